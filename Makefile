@@ -1,0 +1,43 @@
+# Thin: everything real is in meson.build and scripts/.
+BUILD ?= build
+
+.PHONY: all build demo test bench lint install sim fuzz torture clean
+
+all: build
+
+# Always configures: a room or a test that has just been added is found.
+build:
+	@if [ -f $(BUILD)/build.ninja ]; then meson setup --reconfigure $(BUILD) >$(BUILD)/configure.log || { cat $(BUILD)/configure.log; exit 1; }; \
+	else meson setup $(BUILD); fi
+	@ninja -C $(BUILD)
+
+demo:
+	./scripts/demo
+
+test:
+	./scripts/test
+
+lint: build
+	meson test -C $(BUILD) --suite lint --print-errorlogs
+
+sim: build
+	meson test -C $(BUILD) --suite sim --verbose
+
+bench: build
+	meson test -C $(BUILD) --benchmark --verbose
+
+torture: build
+	meson test -C $(BUILD) --suite torture --verbose
+
+# libFuzzer needs clang, so it has a build directory of its own. The targets are left in it, ready to be run by hand.
+fuzz:
+	@if [ -f $(BUILD)-fuzz/build.ninja ]; then meson setup --reconfigure $(BUILD)-fuzz; \
+	else CC=clang meson setup $(BUILD)-fuzz -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false; fi
+	@ninja -C $(BUILD)-fuzz
+	meson test -C $(BUILD)-fuzz --suite fuzz --verbose
+
+install: build
+	meson install -C $(BUILD)
+
+clean:
+	rm -rf $(BUILD) $(BUILD)-*
