@@ -41,6 +41,7 @@ chmod 755 "$root"
 mounts=()
 inside=
 
+# shellcheck disable=SC2317 # called by the trap
 clean_up() {
     local status=$? mounted pid
     trap - EXIT
@@ -79,7 +80,7 @@ trap 'exit 143' TERM
 mirror=$(
     {
         sed -n 's/^URIs:[[:space:]]*\([^ ]*debian\/\{0,1\}\)\([[:space:]].*\)\{0,1\}$/\1/p' /etc/apt/sources.list.d/*.sources
-        sed -n "s/^deb[[:space:]]\(\[[^]]*\][[:space:]]*\)\{0,1\}\([^ ]*\)[[:space:]]*$suite[[:space:]].*/\2/p" /etc/apt/sources.list /etc/apt/sources.list.d/*.list
+        sed -n "s/^deb[[:space:]]\(\[[^]]*\][[:space:]]*\)\{0,1\}\([^ ]*\)[[:space:]]*${suite}[[:space:]].*/\2/p" /etc/apt/sources.list /etc/apt/sources.list.d/*.list
     } 2>/dev/null | head -n 1
 )
 : "${mirror:=http://deb.debian.org/debian}"
