@@ -1,0 +1,62 @@
+/*
+ * catalog.h: the contract of a table catalog: the only place where targets are made and altered.
+ *
+ * Three steps: describe what is there; reconcile it with what is wanted into a plan (types/reconcile.h, pure; a plan is a
+ * value that can be printed, tested and refused); execute the plan. execute is idempotent: after a crash in the middle, describe
+ * and reconcile again yield the rest. No sink writes DDL text: the plan carries statements made by types/ddl.h.
+ *
+ * Threads: the sink's target thread. Every call has a deadline.
+ *
+ * register_sink and vend_credentials belong to external catalogs (Unity); a database that is its own catalog leaves them
+ * NULL.
+ */
+#ifndef TR_CATALOG_H
+#define TR_CATALOG_H
+
+#include <tailrace/schema.h>
+
+#include "chain.h"
+
+/* A table as it is in the sink. */
+struct tr_table_desc {
+    bool exists;
+    const char *ns, *name;
+    struct tr_desc_column {
+        const char *name;
+        const char *type;      /* as the sink spells it, normalised */
+        bool not_null;
+        uint16_t key_pos;      /* 1-based, 0: not in the primary key */
+    } *columns;
+    uint32_t n_columns;
+    uint64_t snapshot_id;      /* of the build this table came from, as recorded beside it; 0: none */
+};
+
+struct tr_plan_step {
+    char *sql;
+    char *what;                /* in words, for logs and for `check` */
+};
+
+struct tr_plan {
+    struct tr_plan_step *steps;
+    uint32_t n;
+    bool refused;              /* not additive: steps is empty and reason says why and what cures it */
+    char reason[512];
+};
+
+struct tr_catalog;
+
+struct tr_catalog_ops {
+    int (*describe)(struct tr_catalog *c, const char *ns, const char *name, int64_t deadline_ns, struct tr_table_desc *ret, struct tr_err *err);
+    int (*execute)(struct tr_catalog *c, const struct tr_plan *plan, int64_t deadline_ns, struct tr_err *err); /* one transaction where the sink has them */
+    int (*register_sink)(struct tr_catalog *c, const char *ns, const char *name, int64_t deadline_ns, struct tr_err *err);
+    int (*vend_credentials)(struct tr_catalog *c, const char *ns, const char *name, int64_t deadline_ns, char *ret, size_t cap, struct tr_err *err);
+};
+
+struct tr_catalog {
+    const struct tr_catalog_ops *ops;
+};
+
+void tr_table_desc_done(struct tr_table_desc *d); /* frees what describe allocated; types/ */
+void tr_plan_done(struct tr_plan *p);
+
+#endif
