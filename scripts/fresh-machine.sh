@@ -79,9 +79,9 @@ trap 'exit 143' TERM
 # The first mirror of the suite in this machine's own sources, deb822 or one-line.
 mirror=$(
     {
-        sed -n 's/^URIs:[[:space:]]*\([^ ]*debian\/\{0,1\}\)\([[:space:]].*\)\{0,1\}$/\1/p' /etc/apt/sources.list.d/*.sources
-        sed -n "s/^deb[[:space:]]\(\[[^]]*\][[:space:]]*\)\{0,1\}\([^ ]*\)[[:space:]]*${suite}[[:space:]].*/\2/p" /etc/apt/sources.list /etc/apt/sources.list.d/*.list
-    } 2>/dev/null | head -n 1
+        sed -n 's/^URIs:[[:space:]]*\([^ ]*debian\/\{0,1\}\)\([[:space:]].*\)\{0,1\}$/\1/p' /etc/apt/sources.list.d/*.sources || true
+        sed -n "s/^deb[[:space:]]\(\[[^]]*\][[:space:]]*\)\{0,1\}\([^ ]*\)[[:space:]]*${suite}[[:space:]].*/\2/p" /etc/apt/sources.list /etc/apt/sources.list.d/*.list || true
+    } 2>/dev/null | head -n 1 || true
 )
 : "${mirror:=http://deb.debian.org/debian}"
 
@@ -115,6 +115,7 @@ apt-config dump | grep -E '^Acquire::(https?::(Proxy|Timeout|CAInfo|Verify)|Retr
 environment=(HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
 bundle=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
 if [ -f "$bundle" ]; then
+    mkdir -p "$root/etc/ssl"
     cp -L "$bundle" "$root/etc/ssl/host-ca.crt"
     environment+=(SSL_CERT_FILE=/etc/ssl/host-ca.crt NODE_EXTRA_CA_CERTS=/etc/ssl/host-ca.crt)
     sed -i "s#\"$bundle\"#\"/etc/ssl/host-ca.crt\"#" "$root/etc/apt/apt.conf.d/90host"
