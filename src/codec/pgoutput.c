@@ -101,7 +101,7 @@ int tr_pgoutput_decode(struct tr_pgoutput *d, struct tr_slice msg, bool in_strea
         break;
     case 'c':
         m->xid = tr_cur_be32(c);
-        /* fall through */
+        __attribute__((fallthrough));
     case 'C':
         m->u.commit.flags = tr_cur_u8(c);
         m->u.commit.commit_lsn = tr_cur_be64(c);

@@ -1,0 +1,187 @@
+/*
+ * pg_check.c: looks a source over as a doctor would: each finding names the thing, what is wrong with it and the statement or setting
+ * that cures it. Nothing is changed.
+ */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "check.h"
+#include "clock.h"
+#include "pg_session.h"
+#include "text.h"
+
+struct doctor {
+    struct pg_session *s;
+    int64_t deadline_ns;
+    void (*cb)(void *arg, const struct tr_finding *f);
+    void *arg;
+    struct tr_err *err;
+};
+
+__attribute__((format(printf, 5, 6))) static void say(struct doctor *d, enum tr_finding_level level, const char *code, const char *subject, const char *fmt, ...)
+{
+    struct tr_finding f = {.level = level};
+    snprintf(f.code, sizeof f.code, "%s", code);
+    snprintf(f.subject, sizeof f.subject, "%s", subject);
+    va_list ap;
+    va_start(ap, fmt);
+    char both[1100];
+    vsnprintf(both, sizeof both, fmt, ap);
+    va_end(ap);
+    char *cure = strstr(both, " => "); /* "what is" => "what to do" */
+    if (cure) {
+        *cure = 0;
+        snprintf(f.cure, sizeof f.cure, "%.500s", cure + 4);
+    }
+    snprintf(f.text, sizeof f.text, "%.500s", both);
+    d->cb(d->arg, &f);
+}
+
+static int query(struct doctor *d, const char *sql, int n, const char *const *v, PGresult **ret)
+{
+    int rc = tr_pg_session_ready(d->s, d->deadline_ns, d->err);
+    return rc < 0 ? rc : tr_pg_exec(&d->s->conn, sql, n, v, d->deadline_ns, ret, d->err);
+}
+
+static int check_server(struct doctor *d)
+{
+    PGresult *r = NULL;
+    int64_t t0 = tr_wall_us();
+    int rc = query(d,
+                   "SELECT current_setting('server_version'), current_setting('wal_level'), current_setting('max_replication_slots')::int,"
+                   " current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_replication_slots), (SELECT count(*) FROM pg_stat_replication),"
+                   " current_setting('max_slot_wal_keep_size'), pg_is_in_recovery(), (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user),"
+                   " has_database_privilege(current_database(), 'CREATE'), (extract(epoch FROM clock_timestamp()) * 1e6)::bigint, current_user,"
+                   " current_setting('max_prepared_transactions')::int, current_setting('server_version_num')::int",
+                   0, NULL, &r);
+    if (rc < 0)
+        return rc;
+    int64_t t1 = tr_wall_us();
+    const char *ver = tr_pg_val(r, 0, 0), *user = tr_pg_val(r, 0, 11);
+    int num = atoi(tr_pg_val(r, 0, 13));
+    if (num == 160009 || num == 170005 || num == 150013 || num == 140018 || num == 130021)
+        say(d, TR_FINDING_WARN, "server_version", "server", "PostgreSQL %s is known to fail decoding large workloads with 'invalid memory alloc request size' => update to the next minor release", ver);
+    else
+        say(d, TR_FINDING_OK, "server_version", "server", "PostgreSQL %s", ver);
+    if (strcmp(tr_pg_val(r, 0, 1), "logical") != 0)
+        say(d, TR_FINDING_ERROR, "wal_level", "server", "wal_level is %s => ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL", tr_pg_val(r, 0, 1));
+    else
+        say(d, TR_FINDING_OK, "wal_level", "server", "wal_level is logical");
+    if (tr_pg_bool(r, 0, 7))
+        say(d, TR_FINDING_ERROR, "primary", "server", "dsn points to a standby => point dsn at the primary and use replica_dsn for the standby");
+    int slots = atoi(tr_pg_val(r, 0, 2)), used = atoi(tr_pg_val(r, 0, 4));
+    const char *v[] = {d->s->o->slot};
+    char own[8] = "";
+    int have = tr_pg_session_value(d->s, "SELECT 1 FROM pg_replication_slots WHERE slot_name = $1", 1, v, d->deadline_ns, own, sizeof own, d->err);
+    if (have < 0) {
+        PQclear(r);
+        return have;
+    }
+    if (have == 1 && used >= slots)
+        say(d, TR_FINDING_ERROR, "max_replication_slots", "server", "all %d replication slots are taken => ALTER SYSTEM SET max_replication_slots = %d; then restart, or drop a slot that nobody reads", slots, slots + 5);
+    else
+        say(d, TR_FINDING_OK, "max_replication_slots", "server", "%d of %d replication slots are in use", used, slots);
+    int senders = atoi(tr_pg_val(r, 0, 3)), busy = atoi(tr_pg_val(r, 0, 5));
+    if (busy >= senders)
+        say(d, TR_FINDING_ERROR, "max_wal_senders", "server", "all %d WAL senders are busy => ALTER SYSTEM SET max_wal_senders = %d; then restart", senders, senders + 5);
+    else
+        say(d, TR_FINDING_OK, "max_wal_senders", "server", "%d of %d WAL senders are busy", busy, senders);
+    if (!tr_pg_bool(r, 0, 8))
+        say(d, TR_FINDING_ERROR, "replication_role", user, "user %s may not replicate => ALTER ROLE \"%s\" REPLICATION", user, user);
+    else
+        say(d, TR_FINDING_OK, "replication_role", user, "user %s may replicate", user);
+    if (!tr_pg_bool(r, 0, 9))
+        say(d, TR_FINDING_WARN, "create_privilege", user, "user %s may not create schemas or publications in this database => GRANT CREATE ON DATABASE ... TO \"%s\", or create the publication and the heartbeat table by hand", user, user);
+    if (!strcmp(tr_pg_val(r, 0, 6), "-1"))
+        say(d, TR_FINDING_NOTE, "max_slot_wal_keep_size", "server", "WAL kept for a slot is unbounded: while tailrace is down the server's disk fills => set max_slot_wal_keep_size, and alarm on tailrace's headroom");
+    int64_t skew = strtoll(tr_pg_val(r, 0, 10), NULL, 10) - (t0 + t1) / 2;
+    if (llabs(skew) > 1000000)
+        say(d, TR_FINDING_WARN, "clock", "server", "the server's clock differs from ours by %" PRId64 " ms; lag figures will be off by as much => run an NTP daemon on both", skew / 1000);
+    else
+        say(d, TR_FINDING_OK, "clock", "server", "clocks agree to %" PRId64 " ms", llabs(skew) / 1000);
+    PQclear(r);
+    return TR_OK;
+}
+
+static int check_slot(struct doctor *d)
+{
+    struct tr_cdc_slot slot;
+    int rc = d->s->session.ops->slot_state(&d->s->session, d->deadline_ns, &slot, d->err);
+    if (rc < 0)
+        return rc;
+    const char *name = d->s->o->slot;
+    if (!slot.exists) {
+        say(d, TR_FINDING_OK, "slot", name, "slot %s does not exist yet; it will be made at the first start", name);
+        return TR_OK;
+    }
+    char a[TR_SIZE_CHARS], b[TR_SIZE_CHARS];
+    tr_format_size((uint64_t)slot.retained_bytes >> 20 << 20, a);
+    tr_format_size((uint64_t)(slot.headroom_bytes == INT64_MAX ? 0 : slot.headroom_bytes) >> 20 << 20, b);
+    if (!strcmp(slot.wal_status, "lost"))
+        say(d, TR_FINDING_ERROR, "slot", name, "slot %s has lost WAL it needed => drop it (SELECT pg_drop_replication_slot('%s')) and let tailrace take new snapshots", name, name);
+    else if (slot.active)
+        say(d, TR_FINDING_NOTE, "slot", name, "slot %s is being read by server process %" PRId64 " and holds back %s of WAL", name, slot.active_pid, a);
+    else if (slot.headroom_bytes != INT64_MAX && slot.headroom_bytes < slot.retained_bytes)
+        say(d, TR_FINDING_WARN, "slot", name, "slot %s holds back %s of WAL and has %s left before the server gives up on it => start tailrace, or raise max_slot_wal_keep_size", name, a, b);
+    else
+        say(d, TR_FINDING_OK, "slot", name, "slot %s holds back %s of WAL", name, a);
+    return TR_OK;
+}
+
+static void one_table(void *arg, const struct tr_cdc_table *t)
+{
+    struct doctor *d = arg;
+    char name[160];
+    snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
+    if (!t->key_ok)
+        say(d, TR_FINDING_WARN, "table_key", name, "%s: %s; it gets a changelog only, no mirror => ALTER TABLE %s ADD PRIMARY KEY (...), or ALTER TABLE %s REPLICA IDENTITY USING INDEX ...", name, t->no_key, name, name);
+    else
+        say(d, TR_FINDING_OK, "table_key", name, "%s has a usable key%s", name, t->published ? "" : "; it will be added to the publication");
+}
+
+static int check_tables(struct doctor *d)
+{
+    int rc = d->s->session.ops->tables(&d->s->session, d->deadline_ns, one_table, d, d->err);
+    PGresult *r = NULL;
+    if (rc >= 0)
+        rc = query(d,
+                   "SELECT n.nspname, c.relname, c.relpersistence = 'u', has_table_privilege(c.oid, 'SELECT'), has_schema_privilege(n.oid, 'USAGE'),"
+                   " pg_has_role(c.relowner, 'USAGE'), current_user FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+                   " WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence IN ('p', 'u')"
+                   " AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')",
+                   0, NULL, &r);
+    if (rc < 0)
+        return rc;
+    int selected = 0;
+    for (int i = 0; i < PQntuples(r); i++) {
+        const char *ns = tr_pg_val(r, i, 0), *t = tr_pg_val(r, i, 1), *user = tr_pg_val(r, i, 6);
+        if (!tr_pg_selected(d->s->o, ns, t) || (!strcmp(ns, d->s->o->heartbeat_schema) && !strcmp(t, TR_PG_HEARTBEAT_TABLE)))
+            continue;
+        selected++;
+        char name[160];
+        snprintf(name, sizeof name, "%s.%s", ns, t);
+        if (tr_pg_bool(r, i, 2))
+            say(d, TR_FINDING_WARN, "unlogged", name, "%s is unlogged: PostgreSQL writes no WAL for it and nothing of it can be captured => ALTER TABLE %s SET LOGGED", name, name);
+        if (!tr_pg_bool(r, i, 3) || !tr_pg_bool(r, i, 4))
+            say(d, TR_FINDING_ERROR, "select_privilege", name, "user %s may not read %s, so no snapshot can be taken => GRANT USAGE ON SCHEMA \"%s\" TO \"%s\"; GRANT SELECT ON %s TO \"%s\"", user, name, ns, user, name, user);
+        if (!tr_pg_bool(r, i, 5) && d->s->o->create)
+            say(d, TR_FINDING_NOTE, "table_owner", name, "user %s does not own %s and cannot put it into a publication => as its owner: ALTER PUBLICATION \"%s\" ADD TABLE %s", user, name, d->s->o->publication, name);
+    }
+    if (!selected)
+        say(d, TR_FINDING_ERROR, "tables", "source.tables", "no table matches => check `tables` for spelling; patterns are schema.table with * as wildcard");
+    PQclear(r);
+    return TR_OK;
+}
+
+int tr_pg_check(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(void *arg, const struct tr_finding *f), void *arg, struct tr_err *err)
+{
+    struct doctor d = {.s = tr_pg_session_of(cs), .deadline_ns = deadline_ns, .cb = cb, .arg = arg, .err = err};
+    int rc = check_server(&d);
+    if (rc >= 0)
+        rc = check_slot(&d);
+    if (rc >= 0)
+        rc = check_tables(&d);
+    return rc < 0 ? rc : TR_OK;
+}

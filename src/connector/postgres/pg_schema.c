@@ -1,0 +1,171 @@
+/*
+ * Both queries end in the same columns, so that stream and session build equal schemas (equal fingerprints) for the same
+ * table. What is read:
+ *   - the columns: published ones only, i.e. never dropped, generated ones only where the publication sends them
+ *   - the key: the primary key for REPLICA IDENTITY DEFAULT and FULL, the chosen index for USING INDEX; only if it is
+ *     immediate (a deferrable key is no key), valid and complete
+ *   - whether a key column compares otherwise than by its text (citext, nondeterministic collations)
+ *   - attmissingval: the constant default that rows older than the column took on without being rewritten
+ */
+#include "pg_schema.h"
+
+#include <stdlib.h>
+
+#include "pg_types.h"
+
+#define TAIL                                                                                                                    \
+    "SELECT r.name, r.typ, r.mod, format_type(r.typ, r.mod), b.oid, b.typtype, b.typcategory, coalesce(a.attnum, 0),"          \
+    "       coalesce(a.attnotnull, false), coalesce(a.attgenerated <> '', false),"                                             \
+    "       CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END,"                                            \
+    "       coalesce(array_position(k.cols, a.attnum), 0),"                                                                    \
+    "       coalesce(NOT o.collisdeterministic, false) OR coalesce(b.typname = 'citext', false),"                              \
+    "       c.relreplident, c.pk, c.pk_deferrable"                                                                             \
+    " FROM rel c CROSS JOIN cols r"                                                                                            \
+    " LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = r.name::name AND NOT a.attisdropped AND a.atttypid = r.typ" \
+    " LEFT JOIN LATERAL (WITH RECURSIVE d AS (SELECT t.oid, t.typbasetype, t.typtype, t.typcategory, t.typname FROM pg_type t"  \
+    "        WHERE t.oid = r.typ UNION ALL SELECT x.oid, x.typbasetype, x.typtype, x.typcategory, x.typname"                    \
+    "        FROM d JOIN pg_type x ON d.typtype = 'd' AND x.oid = d.typbasetype) SELECT * FROM d WHERE typtype <> 'd') b ON true" \
+    " LEFT JOIN pg_collation o ON o.oid = a.attcollation"                                                                      \
+    " LEFT JOIN LATERAL (SELECT i.indkey::int2[] AS cols FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid"             \
+    "        AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL AND CASE c.relreplident WHEN 'i'"                  \
+    "        THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END LIMIT 1) k ON true"                             \
+    " ORDER BY r.pos"
+
+#define REL                                                                                                                     \
+    "rel AS (SELECT c.oid, c.relreplident, exists (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS pk,"  \
+    "        exists (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate) AS pk_deferrable" \
+    "        FROM pg_class c"
+
+const char tr_pgschema_sql_relation[] =
+    "WITH " REL " WHERE c.oid = $1::oid UNION ALL SELECT $1::oid, 'd', false, false WHERE NOT exists (SELECT FROM pg_class WHERE oid = $1::oid)),"
+    " cols AS (SELECT * FROM unnest($2::text[], $3::oid[], $4::int4[]) WITH ORDINALITY AS u(name, typ, mod, pos)) " TAIL;
+
+#define TABLE_HEAD                                                                                                              \
+    "WITH " REL " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')),"  \
+    " cols AS (SELECT a.attname::text AS name, a.atttypid AS typ, a.atttypmod AS mod, a.attnum AS pos FROM rel JOIN pg_attribute a"    \
+    "   ON a.attrelid = rel.oid AND a.attnum > 0 AND NOT a.attisdropped"
+
+/* attnames knows column lists and which generated columns are sent; a table that is not published yet will be sent whole. */
+static const char sql_table_15[] =
+    TABLE_HEAD "   LEFT JOIN pg_publication_tables p ON p.pubname = $3 AND p.schemaname = $1 AND p.tablename = $2"
+               "   WHERE CASE WHEN p.attnames IS NULL THEN a.attgenerated = '' ELSE a.attname = ANY (p.attnames) END) " TAIL;
+
+static const char sql_table_13[] = TABLE_HEAD " WHERE a.attgenerated = '' AND $3::text IS NOT NULL) " TAIL;
+
+const char *tr_pgschema_sql_table(int server_version)
+{
+    return server_version >= 150000 ? sql_table_15 : sql_table_13;
+}
+
+static int put_array_text(struct tr_buf *b, const char *s)
+{
+    int rc = tr_buf_append_u8(b, '"');
+    for (; rc == TR_OK && *s; s++) {
+        if (*s == '"' || *s == '\\')
+            rc = tr_buf_append_u8(b, '\\');
+        if (rc == TR_OK)
+            rc = tr_buf_append_u8(b, (uint8_t)*s);
+    }
+    return rc == TR_OK ? tr_buf_append_u8(b, '"') : rc;
+}
+
+int tr_pgschema_relation_params(const struct tr_pg_msg *m, struct tr_buf bufs[4], const char *ret_values[4])
+{
+    int rc = tr_buf_printf(&bufs[0], "%u", m->u.relation.oid);
+    for (int k = 1; k < 4 && rc >= 0; k++)
+        rc = tr_buf_append_u8(&bufs[k], '{');
+    for (uint16_t i = 0; i < m->u.relation.n && rc >= 0; i++) {
+        const struct tr_pg_relcol *c = &m->u.relation.cols[i];
+        const char *comma = i ? "," : "";
+        rc = tr_buf_append_str(&bufs[1], comma);
+        if (rc >= 0)
+            rc = put_array_text(&bufs[1], c->name);
+        if (rc >= 0)
+            rc = tr_buf_printf(&bufs[2], "%s%u", comma, c->type_oid);
+        if (rc >= 0)
+            rc = tr_buf_printf(&bufs[3], "%s%d", comma, c->typmod);
+    }
+    for (int k = 1; k < 4 && rc >= 0; k++)
+        rc = tr_buf_append_u8(&bufs[k], '}');
+    for (int k = 0; k < 4 && rc >= 0; k++)
+        if (!(ret_values[k] = tr_buf_cstr(&bufs[k])))
+            rc = TR_NOMEM;
+    return rc < 0 ? rc : TR_OK;
+}
+
+static const char *val(const PGresult *r, int row, int col)
+{
+    return PQgetisnull(r, row, col) ? NULL : PQgetvalue(r, row, col);
+}
+
+static int num(const PGresult *r, int row, int col)
+{
+    const char *v = val(r, row, col);
+    return v ? atoi(v) : 0;
+}
+
+/* Positions 1 … n by ascending catalog position, or by column order where the catalog does not know (it moved on). */
+static void number_key(struct tr_column *cols, uint32_t n, const uint8_t *is_key, const int *catalog_pos)
+{
+    uint16_t next = 1;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int want = pass ? 0 : 1; want <= (pass ? 0 : 32); want++)
+            for (uint32_t i = 0; i < n; i++)
+                if (is_key[i] && !cols[i].key_pos && catalog_pos[i] == want)
+                    cols[i].key_pos = next++;
+    }
+}
+
+int tr_pgschema_build(const PGresult *r, const struct tr_pg_msg *rel, const char *ns, const char *name, struct tr_schema **ret, struct tr_err *err)
+{
+    static _Thread_local struct tr_column cols[TR_COLUMNS_MAX];
+    static _Thread_local uint8_t is_key[TR_COLUMNS_MAX];
+    static _Thread_local int key_pos[TR_COLUMNS_MAX];
+    static _Thread_local char reason[256];
+    int n = PQntuples(r);
+    if (n == 0)
+        return 1;
+    if (n > TR_COLUMNS_MAX)
+        return tr_err_set(err, TR_FATAL, TR_DOM_SOURCE, "table %s.%s has %d columns", ns, name, n);
+    char identity = rel ? rel->u.relation.identity : tr_slice_str(val(r, 0, 13)).n ? val(r, 0, 13)[0] : 'd';
+    bool pk = val(r, 0, 14) && val(r, 0, 14)[0] == 't', pk_deferrable = val(r, 0, 15) && val(r, 0, 15)[0] == 't';
+    reason[0] = 0;
+    uint32_t n_key = 0;
+    const char *odd = NULL;
+    for (int i = 0; i < n; i++) {
+        struct tr_column *c = &cols[i];
+        memset(c, 0, sizeof *c);
+        c->name = val(r, i, 0);
+        c->source_type_id = (uint32_t)strtoul(val(r, i, 1), NULL, 10);
+        c->source_type = val(r, i, 3) ? val(r, i, 3) : "unknown";
+        const char *base = val(r, i, 4), *tt = val(r, i, 5), *tc = val(r, i, 6);
+        c->type = tr_pgtype_canonical(base ? (uint32_t)strtoul(base, NULL, 10) : 0, tt ? tt[0] : 'b', tc ? tc[0] : 'X');
+        tr_pgtype_numeric(c->type == TR_TYPE_DECIMAL ? num(r, i, 2) : -1, &c->precision, &c->scale);
+        c->source_pos = (int16_t)num(r, i, 7);
+        c->not_null = val(r, i, 8) && val(r, i, 8)[0] == 't';
+        c->generated = val(r, i, 9) && val(r, i, 9)[0] == 't';
+        c->fill_default = val(r, i, 10);
+        key_pos[i] = num(r, i, 11);
+        /* FULL flags every column: only the catalog knows the key */
+        is_key[i] = identity == 'f' || !rel ? key_pos[i] != 0 : identity != 'n' && (rel->u.relation.cols[i].flags & 1);
+        n_key += is_key[i];
+        if (is_key[i] && val(r, i, 12) && val(r, i, 12)[0] == 't')
+            odd = c->name;
+    }
+    if (identity == 'n')
+        snprintf(reason, sizeof reason, "REPLICA IDENTITY NOTHING");
+    else if (odd)
+        snprintf(reason, sizeof reason, "key column %s compares by more than its bytes (citext or a nondeterministic collation)", odd);
+    else if (n_key == 0 && pk_deferrable && identity != 'i')
+        snprintf(reason, sizeof reason, "its primary key is deferrable");
+    else if (n_key == 0)
+        snprintf(reason, sizeof reason, "%s", pk ? "its replica identity index is missing or not usable" : "it has no primary key");
+    if (*reason) {
+        memset(is_key, 0, (size_t)n);
+        n_key = 0;
+    }
+    number_key(cols, (uint32_t)n, is_key, key_pos);
+    struct tr_schema_def d = {
+        .ns = ns, .name = name, .no_key_reason = reason, .columns = cols, .n_columns = (uint32_t)n, .full_identity = identity == 'f'};
+    return tr_schema_new(&d, ret, err);
+}

@@ -1,0 +1,477 @@
+/*
+ * pg_session.c: the blocking side of a PostgreSQL source: identity, publication, slot, fences, positions, heartbeat.
+ *
+ * Publication. It holds exactly the selected tables plus the heartbeat table, and publishes through partition roots. One that we made
+ * carries our comment and is altered freely; a publication somebody else made is only checked: missing tables are an error naming
+ * the statement that adds them.
+ */
+#include "pg_session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "alloc.h"
+#include "check.h"
+#include "clock.h"
+#include "hash.h"
+#include "map.h"
+#include "text.h"
+
+#define OUR_COMMENT "managed by tailrace"
+
+struct pg_session *tr_pg_session_of(struct tr_cdc_session *s)
+{
+    return tr_container_of(s, struct pg_session, session);
+}
+
+int tr_pg_session_ready(struct pg_session *s, int64_t deadline_ns, struct tr_err *err)
+{
+    if (s->conn.pg)
+        return TR_OK;
+    tr_pg_chunk_reset(s);
+    bool replica = s->role == TR_CDC_REPLICA;
+    struct tr_pg_params p = {.dsn = replica ? s->o->replica_dsn : s->o->dsn, .application_name = "tailrace session", .settings = "-c lock_timeout=30000"};
+    int rc = tr_pgconn_open(&s->conn, &p, deadline_ns, err);
+    if (rc < 0)
+        return rc;
+    s->generation++;
+    if (s->conn.server_version < 130000) {
+        int v = s->conn.server_version;
+        tr_pgconn_close(&s->conn);
+        return tr_err_set(err, TR_REJECT, TR_DOM_SOURCE, "source: the server is PostgreSQL %d; tailrace needs 13 or later", v / 10000);
+    }
+    return TR_OK;
+}
+
+int tr_pg_session_value(struct pg_session *s, const char *sql, int n, const char *const *values, int64_t deadline_ns, char *ret, size_t cap, struct tr_err *err)
+{
+    int rc = tr_pg_session_ready(s, deadline_ns, err);
+    PGresult *r = NULL;
+    if (rc >= 0)
+        rc = tr_pg_exec(&s->conn, sql, n, values, deadline_ns, &r, err);
+    if (rc < 0)
+        return rc;
+    rc = PQntuples(r) ? TR_OK : 1;
+    snprintf(ret, cap, "%s", rc == TR_OK ? tr_pg_val(r, 0, 0) : "");
+    PQclear(r);
+    return rc;
+}
+
+int tr_pg_session_waits_for(struct pg_session *s, uint64_t fence, int64_t deadline_ns, struct tr_err *err)
+{
+    if (s->role == TR_CDC_REPLICA)
+        return tr_err_set(err, TR_NOT_READY, TR_DOM_SOURCE, "the replica has not replayed transaction %llu yet", (unsigned long long)fence);
+    char text[256] = "";
+    int rc = tr_pg_session_value(s,
+                                 "SELECT coalesce((SELECT format('transaction of process %s (application %s, user %s), open for %s, %s', pid,"
+                                 "   nullif(application_name, ''), usename, date_trunc('second', clock_timestamp() - xact_start), coalesce('waiting on ' || wait_event, state))"
+                                 "   FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY age(backend_xid) DESC LIMIT 1),"
+                                 "  (SELECT format('prepared transaction %s since %s', gid, prepared) FROM pg_prepared_xacts ORDER BY age(transaction) DESC LIMIT 1),"
+                                 "  'a transaction that is about to end')",
+                                 0, NULL, deadline_ns, text, sizeof text, err);
+    if (rc < 0)
+        return rc;
+    return tr_err_set(err, TR_NOT_READY, TR_DOM_SOURCE, "%s", text);
+}
+
+static int identity(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_cdc_identity *ret, struct tr_err *err)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    int rc = tr_pg_session_ready(s, deadline_ns, err);
+    PGresult *r = NULL;
+    if (rc >= 0)
+        rc = tr_pg_exec(&s->conn,
+                        "SELECT (SELECT system_identifier FROM pg_control_system()), ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int,"
+                        " current_database(), pg_current_wal_insert_lsn()",
+                        0, NULL, deadline_ns, &r, err);
+    if (rc < 0)
+        return rc;
+    memset(ret, 0, sizeof *ret);
+    snprintf(ret->system_id, sizeof ret->system_id, "%s", tr_pg_val(r, 0, 0));
+    ret->timeline = (uint32_t)strtoul(tr_pg_val(r, 0, 1), NULL, 10);
+    snprintf(ret->database, sizeof ret->database, "%s", tr_pg_val(r, 0, 2));
+    ret->server_version = s->conn.server_version;
+    rc = tr_parse_lsn(tr_slice_str(tr_pg_val(r, 0, 3)), &ret->position, err);
+    PQclear(r);
+    return rc;
+}
+
+bool tr_pg_selected(const struct tr_pg_source_options *o, const char *ns, const char *name)
+{
+    struct tr_slice n = tr_slice_str(ns), t = tr_slice_str(name);
+    if (!strcmp(ns, o->heartbeat_schema) && !strcmp(name, TR_PG_HEARTBEAT_TABLE))
+        return true;
+    for (size_t i = 0; i < o->exclude.n; i++)
+        if (tr_glob_table(tr_slice_str(o->exclude.v[i]), n, t))
+            return false;
+    for (size_t i = 0; i < o->tables.n; i++)
+        if (tr_glob_table(tr_slice_str(o->tables.v[i]), n, t))
+            return true;
+    return false;
+}
+
+/* Everything that could be selected: ordinary and partitioned tables, no leaves of a partition tree, nothing temporary or unlogged. */
+static const char sql_tables[] =
+    "SELECT n.nspname, c.relname, c.relkind, EXISTS (SELECT FROM pg_publication_tables p WHERE p.pubname = $1 AND p.schemaname = n.nspname"
+    "   AND p.tablename = c.relname), greatest(c.reltuples, 0)::bigint, coalesce(pg_table_size(c.oid), 0)"
+    "  + CASE c.relkind WHEN 'p' THEN (SELECT coalesce(sum(pg_table_size(t.relid)), 0) FROM pg_partition_tree(c.oid) t) ELSE 0 END,"
+    "  CASE c.relkind WHEN 'p' THEN (SELECT string_agg(t.relid::oid || ':' || coalesce(pg_relation_filenode(t.relid), 0), ',' ORDER BY t.relid::oid)"
+    "       FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END"
+    " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'"
+    "   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') ORDER BY 1, 2";
+
+static int tables(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(void *arg, const struct tr_cdc_table *t), void *arg, struct tr_err *err)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    int rc = tr_pg_session_ready(s, deadline_ns, err);
+    PGresult *r = NULL;
+    const char *v[] = {s->o->publication};
+    if (rc >= 0)
+        rc = tr_pg_exec(&s->conn, sql_tables, 1, v, deadline_ns, &r, err);
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < PQntuples(r) && rc >= 0; i++) {
+        if (!tr_pg_selected(s->o, tr_pg_val(r, i, 0), tr_pg_val(r, i, 1)))
+            continue;
+        struct tr_cdc_table t = {.published = tr_pg_bool(r, i, 3),
+                                 .rows_estimate = strtoull(tr_pg_val(r, i, 4), NULL, 10),
+                                 .bytes_estimate = strtoull(tr_pg_val(r, i, 5), NULL, 10)};
+        snprintf(t.ns, sizeof t.ns, "%s", tr_pg_val(r, i, 0));
+        snprintf(t.name, sizeof t.name, "%s", tr_pg_val(r, i, 1));
+        const char *tree = tr_pg_val(r, i, 6);
+        t.storage_fingerprint = *tree ? tr_hash64(tree, strlen(tree)) : 0;
+        struct tr_schema *sc = NULL;
+        rc = cs->ops->describe(cs, t.ns, t.name, deadline_ns, &sc, err);
+        if (rc != TR_OK) {
+            rc = rc == 1 ? TR_OK : rc;
+            continue; /* dropped meanwhile */
+        }
+        t.key_ok = sc->n_key != 0;
+        snprintf(t.no_key, sizeof t.no_key, "%s", sc->no_key_reason);
+        tr_schema_unref(sc);
+        cb(arg, &t);
+    }
+    PQclear(r);
+    return rc < 0 ? rc : TR_OK;
+}
+
+static int describe(struct tr_cdc_session *cs, const char *ns, const char *name, int64_t deadline_ns, struct tr_schema **ret, struct tr_err *err)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    int rc = tr_pg_session_ready(s, deadline_ns, err);
+    PGresult *r = NULL;
+    const char *v[] = {ns, name, s->o->publication};
+    if (rc >= 0)
+        rc = tr_pg_exec(&s->conn, tr_pgschema_sql_table(s->conn.server_version), 3, v, deadline_ns, &r, err);
+    if (rc < 0)
+        return rc;
+    rc = tr_pgschema_build(r, NULL, ns, name, ret, err);
+    PQclear(r);
+    return rc;
+}
+
+/* ---- publication ---- */
+
+static int put_name(struct tr_buf *b, const char *ns, const char *name)
+{
+    int rc = tr_quote_ident(b, tr_slice_str(ns));
+    if (rc >= 0)
+        rc = tr_buf_append_u8(b, '.');
+    return rc >= 0 ? tr_quote_ident(b, tr_slice_str(name)) : rc;
+}
+
+static int make_heartbeat(struct pg_session *s, int64_t deadline_ns, struct tr_err *err)
+{
+    struct tr_buf b;
+    tr_buf_init(&b);
+    const char *v[] = {s->o->heartbeat_schema, TR_PG_HEARTBEAT_TABLE};
+    char there[8] = "";
+    int rc = tr_pg_session_value(s, "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2", 2, v,
+                                 deadline_ns, there, sizeof there, err);
+    if (rc == 1) {
+        tr_buf_append_str(&b, "CREATE SCHEMA IF NOT EXISTS ");
+        tr_quote_ident(&b, tr_slice_str(s->o->heartbeat_schema));
+        tr_buf_append_str(&b, "; CREATE TABLE IF NOT EXISTS ");
+        put_name(&b, s->o->heartbeat_schema, TR_PG_HEARTBEAT_TABLE);
+        tr_buf_append_str(&b, " (slot text PRIMARY KEY, at_us bigint NOT NULL)");
+        rc = tr_pg_script(&s->conn, tr_buf_cstr(&b), deadline_ns, err);
+    }
+    tr_buf_done(&b);
+    return rc < 0 ? rc : TR_OK;
+}
+
+static int alter(struct pg_session *s, const PGresult *r, bool ours, int64_t deadline_ns, bool *ret_changed, struct tr_err *err)
+{
+    struct tr_buf add, drop;
+    tr_buf_init(&add);
+    tr_buf_init(&drop);
+    int rc = TR_OK;
+    for (int i = 0; i < PQntuples(r) && rc >= 0; i++) {
+        const char *ns = tr_pg_val(r, i, 0), *name = tr_pg_val(r, i, 1);
+        bool in = tr_pg_bool(r, i, 3), want = tr_pg_selected(s->o, ns, name);
+        if (in == want || (in && !ours))
+            continue;
+        struct tr_buf *b = want ? &add : &drop;
+        rc = tr_buf_append_str(b, b->n ? ", " : "");
+        if (rc >= 0)
+            rc = put_name(b, ns, name);
+    }
+    if (rc >= 0 && add.n && !ours)
+        rc = tr_err_set(err, TR_REJECT, TR_DOM_SOURCE, "source: publication %s was not made by tailrace and lacks %s; run: ALTER PUBLICATION \"%s\" ADD TABLE %s",
+                        s->o->publication, tr_buf_cstr(&add), s->o->publication, tr_buf_cstr(&add));
+    for (int k = 0; k < 2 && rc >= 0; k++) {
+        struct tr_buf *names = k ? &drop : &add, q;
+        if (!names->n)
+            continue;
+        tr_buf_init(&q);
+        tr_buf_append_str(&q, "ALTER PUBLICATION ");
+        tr_quote_ident(&q, tr_slice_str(s->o->publication));
+        tr_buf_printf(&q, " %s TABLE %s", k ? "DROP" : "ADD", tr_buf_cstr(names));
+        rc = tr_pg_script(&s->conn, tr_buf_cstr(&q), deadline_ns, err);
+        tr_buf_done(&q);
+        *ret_changed = true;
+    }
+    tr_buf_done(&add);
+    tr_buf_done(&drop);
+    return rc < 0 ? rc : TR_OK;
+}
+
+static int publish(struct tr_cdc_session *cs, int64_t deadline_ns, bool *ret_changed, struct tr_err *err)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    *ret_changed = false;
+    const char *v[] = {s->o->publication};
+    int rc = make_heartbeat(s, deadline_ns, err);
+    PGresult *r = NULL;
+    if (rc >= 0)
+        rc = tr_pg_exec(&s->conn, "SELECT puballtables, coalesce(obj_description(oid, 'pg_publication') = '" OUR_COMMENT "', false), pubviaroot,"
+                                  " pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = $1", 1, v, deadline_ns, &r, err);
+    if (rc < 0)
+        return rc;
+    bool exists = PQntuples(r) == 1, all = exists && tr_pg_bool(r, 0, 0), ours = !exists || tr_pg_bool(r, 0, 1);
+    bool fit = !exists || (tr_pg_bool(r, 0, 2) && tr_pg_bool(r, 0, 3));
+    PQclear(r);
+    if (!fit)
+        return tr_err_set(err, TR_REJECT, TR_DOM_SOURCE,
+                          "source: publication %s must publish insert, update, delete and truncate through partition roots; run: ALTER PUBLICATION \"%s\""
+                          " SET (publish = 'insert, update, delete, truncate', publish_via_partition_root = true)",
+                          s->o->publication, s->o->publication);
+    if (all)
+        return TR_OK;
+    if (!exists) {
+        if (!s->o->create)
+            return tr_err_set(err, TR_REJECT, TR_DOM_SOURCE, "source: publication %s does not exist and create is off; create it, or set create: true",
+                              s->o->publication);
+        struct tr_buf q;
+        tr_buf_init(&q);
+        tr_buf_append_str(&q, "CREATE PUBLICATION ");
+        tr_quote_ident(&q, tr_slice_str(s->o->publication));
+        tr_buf_append_str(&q, " WITH (publish_via_partition_root = true); COMMENT ON PUBLICATION ");
+        tr_quote_ident(&q, tr_slice_str(s->o->publication));
+        tr_buf_append_str(&q, " IS '" OUR_COMMENT "'");
+        rc = tr_pg_script(&s->conn, tr_buf_cstr(&q), deadline_ns, err);
+        tr_buf_done(&q);
+        *ret_changed = true;
+        if (rc < 0)
+            return rc;
+    }
+    rc = tr_pg_exec(&s->conn, sql_tables, 1, v, deadline_ns, &r, err);
+    if (rc < 0)
+        return rc;
+    rc = alter(s, r, ours, deadline_ns, ret_changed, err);
+    PQclear(r);
+    return rc;
+}
+
+/* ---- slot ---- */
+
+static int slot_create(struct tr_cdc_session *cs, int64_t deadline_ns, uint64_t *ret_lsn, struct tr_err *err)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    char lsn[TR_LSN_CHARS] = "";
+    const char *v[] = {s->o->slot};
+    int rc = tr_pg_session_value(s, "SELECT lsn FROM pg_create_logical_replication_slot($1, 'pgoutput')", 1, v, deadline_ns, lsn, sizeof lsn, err);
+    return rc < 0 ? rc : tr_parse_lsn(tr_slice_str(lsn), ret_lsn, err);
+}
+
+static int slot_drop(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_err *err)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    char dummy[8];
+    const char *v[] = {s->o->slot};
+    int rc = tr_pg_session_value(s, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1 AND NOT active", 1, v, deadline_ns,
+                                 dummy, sizeof dummy, err);
+    return rc < 0 ? rc : TR_OK;
+}
+
+static int slot_state(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_cdc_slot *ret, struct tr_err *err)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    memset(ret, 0, sizeof *ret);
+    const char *v[] = {s->o->slot};
+    int rc = tr_pg_session_ready(s, deadline_ns, err);
+    PGresult *r = NULL;
+    if (rc >= 0)
+        rc = tr_pg_exec(&s->conn,
+                        "SELECT active, coalesce(active_pid, 0), confirmed_flush_lsn, restart_lsn, coalesce(wal_status, ''), safe_wal_size,"
+                        " coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint FROM pg_replication_slots WHERE slot_name = $1 AND slot_type = 'logical'",
+                        1, v, deadline_ns, &r, err);
+    if (rc < 0)
+        return rc;
+    ret->exists = PQntuples(r) == 1;
+    if (ret->exists) {
+        ret->active = tr_pg_bool(r, 0, 0);
+        ret->active_pid = atoll(tr_pg_val(r, 0, 1));
+        tr_parse_lsn(tr_slice_str(tr_pg_val(r, 0, 2)), &ret->confirmed, NULL);
+        tr_parse_lsn(tr_slice_str(tr_pg_val(r, 0, 3)), &ret->restart, NULL);
+        snprintf(ret->wal_status, sizeof ret->wal_status, "%s", tr_pg_val(r, 0, 4));
+        ret->headroom_bytes = PQgetisnull(r, 0, 5) ? INT64_MAX : atoll(tr_pg_val(r, 0, 5));
+        ret->retained_bytes = atoll(tr_pg_val(r, 0, 6));
+    }
+    PQclear(r);
+    return TR_OK;
+}
+
+/* ---- fences and positions ---- */
+
+static int fence_xid(struct tr_cdc_session *cs, int64_t deadline_ns, uint64_t *ret_xid, struct tr_err *err)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    char xid[32] = "";
+    int rc = tr_pg_session_ready(s, deadline_ns, err);
+    if (rc >= 0)
+        rc = tr_pg_script(&s->conn, "BEGIN", deadline_ns, err);
+    if (rc >= 0)
+        rc = tr_pg_session_value(s, "SELECT pg_current_xact_id()", 0, NULL, deadline_ns, xid, sizeof xid, err);
+    if (rc >= 0) /* rolled back: a commit could hang on a missing synchronous standby */
+        rc = tr_pg_script(&s->conn, "ROLLBACK", deadline_ns, err);
+    if (rc < 0)
+        return rc;
+    *ret_xid = strtoull(xid, NULL, 10);
+    return TR_OK;
+}
+
+static int xmin(struct tr_cdc_session *cs, int64_t deadline_ns, uint64_t *ret_xmin, struct tr_err *err)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    char x[32] = "";
+    int rc = tr_pg_session_value(s, "SELECT pg_snapshot_xmin(pg_current_snapshot())", 0, NULL, deadline_ns, x, sizeof x, err);
+    if (rc < 0)
+        return rc;
+    *ret_xmin = strtoull(x, NULL, 10);
+    struct tr_err who;
+    rc = tr_pg_session_waits_for(s, *ret_xmin, deadline_ns, &who);
+    if (rc != TR_NOT_READY)
+        return rc;
+    if (err)
+        *err = who; /* described for the case that xmin is too low */
+    return TR_OK;
+}
+
+static int position(struct tr_cdc_session *cs, int64_t deadline_ns, uint64_t *ret_insert, uint64_t *ret_flush, struct tr_err *err)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    int rc = tr_pg_session_ready(s, deadline_ns, err);
+    PGresult *r = NULL;
+    if (rc >= 0)
+        rc = tr_pg_exec(&s->conn, "SELECT pg_current_wal_insert_lsn(), pg_current_wal_flush_lsn()", 0, NULL, deadline_ns, &r, err);
+    if (rc < 0)
+        return rc;
+    rc = tr_parse_lsn(tr_slice_str(tr_pg_val(r, 0, 0)), ret_insert, err);
+    if (rc >= 0)
+        rc = tr_parse_lsn(tr_slice_str(tr_pg_val(r, 0, 1)), ret_flush, err);
+    PQclear(r);
+    return rc;
+}
+
+static int nudge(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_err *err)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    int rc = tr_pg_session_ready(s, deadline_ns, err);
+    if (rc >= 0)
+        rc = tr_pg_script(&s->conn, "BEGIN; SET LOCAL synchronous_commit = local; SELECT pg_logical_emit_message(true, 'tailrace', ''); COMMIT", deadline_ns, err);
+    return rc;
+}
+
+static uint64_t generation(const struct tr_cdc_session *cs)
+{
+    const struct pg_session *s = (const struct pg_session *)(const void *)((const char *)cs - offsetof(struct pg_session, session));
+    return s->conn.pg ? s->generation : s->generation + 1; /* closed: whatever comes next is another connection */
+}
+
+static int heartbeat(struct tr_cdc_session *cs, int64_t now_us, int64_t deadline_ns, struct tr_err *err)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    int rc = tr_pg_session_ready(s, deadline_ns, err);
+    if (rc < 0)
+        return rc;
+    struct tr_buf q;
+    tr_buf_init(&q);
+    /* without synchronous_commit=local a missing standby would stop the pulse */
+    tr_buf_append_str(&q, "BEGIN; SET LOCAL synchronous_commit = local; INSERT INTO ");
+    put_name(&q, s->o->heartbeat_schema, TR_PG_HEARTBEAT_TABLE);
+    tr_buf_append_str(&q, " AS h VALUES (");
+    tr_quote_literal(&q, tr_slice_str(s->o->slot));
+    tr_buf_printf(&q, ", %lld) ON CONFLICT (slot) DO UPDATE SET at_us = excluded.at_us; COMMIT", (long long)now_us);
+    rc = tr_pg_script(&s->conn, tr_buf_cstr(&q), deadline_ns, err);
+    if (rc < 0 && s->conn.pg)
+        tr_pg_script(&s->conn, "ROLLBACK", deadline_ns, NULL);
+    tr_buf_done(&q);
+    return rc;
+}
+
+static void interrupt(struct tr_cdc_session *cs)
+{
+    tr_pgconn_interrupt(&tr_pg_session_of(cs)->conn);
+}
+
+static void free_session(struct tr_cdc_session *cs)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    tr_pg_chunk_reset(s);
+    tr_pgconn_done(&s->conn);
+    tr_free(s->scratch);
+    tr_free(s->v);
+    tr_free(s->state);
+    tr_free(s);
+}
+
+static const struct tr_cdc_session_ops ops = {
+    .identity = identity,
+    .check = tr_pg_check,
+    .tables = tables,
+    .describe = describe,
+    .publish = publish,
+    .slot_create = slot_create,
+    .slot_drop = slot_drop,
+    .slot_state = slot_state,
+    .fence_xid = fence_xid,
+    .xmin = xmin,
+    .position = position,
+    .nudge = nudge,
+    .generation = generation,
+    .chunk_plan = tr_pg_chunk_plan,
+    .chunk_open = tr_pg_chunk_open,
+    .chunk_next = tr_pg_chunk_next,
+    .chunk_close = tr_pg_chunk_close,
+    .fetch = tr_pg_fetch,
+    .heartbeat = heartbeat,
+    .interrupt = interrupt,
+    .free = free_session,
+};
+
+int tr_pg_session_new(const struct tr_pg_source_options *o, enum tr_cdc_role role, struct tr_cdc_session **ret, struct tr_err *err)
+{
+    if (role == TR_CDC_REPLICA && !o->replica_dsn)
+        return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "source: no replica_dsn is configured");
+    struct pg_session *s = tr_calloc(1, sizeof *s);
+    if (!s)
+        return tr_err_set(err, TR_NOMEM, TR_DOM_SOURCE, "no memory for a session");
+    s->session.ops = &ops;
+    s->o = o;
+    s->role = role;
+    tr_pgconn_init(&s->conn, role == TR_CDC_REPLICA ? "replica" : "source");
+    *ret = &s->session;
+    return TR_OK;
+}
