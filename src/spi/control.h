@@ -66,6 +66,7 @@ struct tr_ctl_table {
     uint64_t end_offset;    /* likewise of SNAPSHOT_END; UINT64_MAX: not complete */
     uint32_t schema_version;
     uint64_t rows_read, rows_estimate;
+    uint64_t storage_fingerprint; /* of the partition tree when the snapshot began (cdc_source.h) */
     char reason[512];
 };
 
@@ -98,10 +99,11 @@ struct tr_ctl_sink_table {
     uint32_t table_id;
     uint8_t state;
     bool relive;               /* PAUSED, CATCHING_UP: the mirror exists and is continued in place (no shadow) */
+    bool mirror_live;          /* a mirror exists and receives changes while its shadow is built */
     uint64_t snapshot_id;      /* of the shadow being built, or of the live mirror */
     uint64_t begin_offset;     /* of that snapshot's SNAPSHOT_BEGIN */
     uint64_t end_offset;       /* of its SNAPSHOT_END; UINT64_MAX: not seen yet */
-    uint64_t catchup_offset;   /* pass 2: next offset to apply */
+    uint64_t catchup_offset;   /* LOADING: next offset of pass 1; CATCHING_UP: of pass 2 */
     uint64_t pause_offset;     /* PAUSED: first offset not applied */
     char reason[512];
 };

@@ -16,6 +16,8 @@
  * A SHADOW is built for one snapshot_id: leftovers of any other id are dropped first.
  * swap: SHADOW of that table becomes MIRROR, atomically; the old mirror goes. Idempotent: it records snapshot_id beside the
  * table, and a second call with the same id does nothing.
+ * built: the snapshot_id recorded beside the mirror, 0 when there is no mirror. Asked before a pipeline starts, so that a crash
+ * between swap and its note in the control store is told from one before it.
  *
  * encode: appends rows [0, n) to out; *ret_done says how many were taken; less than n only together with an error (REJECT by
  * column). finish_chunk: a columnar encoder writes its block. buffered: bytes held inside the encoder.
@@ -105,6 +107,7 @@ struct tr_sink_ops {
     int (*bind)(struct tr_sink *s, const struct tr_schema *schema, enum tr_target_variant variant, uint64_t snapshot_id,
                 int64_t deadline_ns, struct tr_target **ret, struct tr_err *err);
     int (*swap)(struct tr_sink *s, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err);
+    int (*built)(struct tr_sink *s, const struct tr_schema *schema, int64_t deadline_ns, uint64_t *ret_snapshot_id, struct tr_err *err);
     int (*probe)(struct tr_sink *s, int64_t deadline_ns, struct tr_err *err);
     int (*encoder_new)(struct tr_sink *s, const struct tr_target *t, struct tr_encoder **ret, struct tr_err *err);
     int (*writer_new)(struct tr_sink *s, uint32_t shard, struct tr_writer **ret, struct tr_err *err);
