@@ -16,6 +16,8 @@
  * no trace (the tail is as before).
  * durable waits until at least one new transaction end is on disk or the timeout passed and returns the durable offset
  * (one past the last durable frame). Group commit: whatever was appended meanwhile shares one fdatasync.
+ * cut: takes back what was appended behind the last transaction end, as recovery would. For a capture pipeline that failed in the
+ * middle of a transaction and starts again in the same process.
  * tail: identity of the last complete transaction and the highest version it holds, found again at open by reading the tail.
  *
  * Reading: any number of readers, each owned by one thread. poll yields frames borrowed until the next poll, never beyond the
@@ -70,6 +72,7 @@ struct tr_log_ops {
     int (*append)(struct tr_log *l, uint32_t partition, const struct tr_log_run *v, size_t n, uint64_t *ret_next, struct tr_err *err);
     int (*durable)(struct tr_log *l, uint32_t partition, uint64_t want, int timeout_ms, uint64_t *ret_offset, struct tr_err *err);
     int (*tail)(struct tr_log *l, uint32_t partition, struct tr_pos *ret, struct tr_err *err);
+    int (*cut)(struct tr_log *l, uint32_t partition, struct tr_err *err);
     int (*reader_new)(struct tr_log *l, uint32_t partition, uint64_t offset, struct tr_log_reader **ret, struct tr_err *err);
     int (*pin)(struct tr_log *l, const char *who, uint32_t partition, uint64_t offset, struct tr_err *err); /* UINT64_MAX: unpin */
     int (*stats)(struct tr_log *l, uint32_t partition, struct tr_log_stats *ret, struct tr_err *err);

@@ -1,0 +1,101 @@
+/*
+ * snapshot_internal.h: shared by snapshot.c (the coordinator) and snapshot_worker.c (who reads rows).
+ */
+#ifndef TR_SNAPSHOT_INTERNAL_H
+#define TR_SNAPSHOT_INTERNAL_H
+
+#include "cdc_internal.h"
+#include "list.h"
+
+/* Where a table's snapshot stands. The clauses are those of docs/decisions/0002. */
+enum snap_phase {
+    SNAP_FENCE1,   /* take x_g */
+    SNAP_XMIN,     /* wait until everything older than x_g has ended, then L */
+    SNAP_STREAM_L, /* wait until this run's stream has passed L, then hand BEGIN to capture */
+    SNAP_BEGIN,    /* wait until BEGIN is durable */
+    SNAP_CHUNKS,   /* chunks are read (workers take the second fence) */
+    SNAP_STREAM_H, /* wait until the stream has passed the highest H: that is P */
+    SNAP_FILLS,    /* key updates before P that lack a FILL are being filled */
+    SNAP_END,      /* wait until END is durable */
+    SNAP_DONE,
+};
+
+struct snap_chunk {
+    uint32_t seq;
+    bool done, queued;
+    uint64_t rows;
+    int64_t position;   /* of its last run; durable once the lane says so; 0: not read yet */
+    struct tr_buf lo, hi;
+};
+
+struct tr_snap {
+    struct tr_cap_table *table;
+    enum snap_phase phase;
+    struct tr_schema *schema;    /* the source's definition the rows are read by */
+    uint64_t x_g, l_lsn, h_max;
+    int64_t begin_position, end_position;
+    uint64_t rows_per_chunk;
+    struct snap_chunk *chunks;
+    uint32_t n_chunks, cap_chunks;
+    bool planned;                /* the last chunk's hi is the end */
+    uint32_t out;                /* tasks with workers */
+    size_t fills_upto;           /* needs below this index are before P */
+    int64_t waiting_since_ns, nudged_ns, retry_at_ns, saved_ns;
+    char waiting[512];           /* what it waits for; "" */
+    bool again;                  /* start over once no task is out */
+    _Atomic(bool) cancelled;     /* workers give up what they do for this table */
+};
+
+enum snap_task_kind { SNAP_TASK_CHUNK, SNAP_TASK_FILL };
+
+struct snap_task {
+    struct tr_list link;
+    enum snap_task_kind kind;
+    struct tr_snap *snap;
+    struct tr_schema *schema;
+    uint64_t snapshot_id;
+    uint32_t seq;                /* CHUNK */
+    struct tr_buf lo, hi;
+    size_t need_index;           /* FILL */
+    struct tr_cap_need need;     /* FILL: a copy, key owned */
+    /* the result */
+    int rc;
+    struct tr_err err;
+    uint64_t rows, h;
+    int64_t position;
+};
+
+struct tr_snapshot {
+    struct tr_capture *cap;
+    struct tr_snapshot_tuning tuning;
+    struct tr_source *lane;
+    struct tr_mutex lock;
+    struct tr_cond work, wake;   /* workers; coordinator */
+    struct tr_list tasks, results;
+    bool stop;                   /* lock */
+    bool poked;                  /* lock: look again */
+    char waiting[512];           /* lock: latest text from a worker that waits, with its table */
+    struct tr_snap *waiting_for;
+    struct tr_list requests;     /* lock: struct snap_request */
+    struct tr_thread *coordinator, **workers;
+    uint32_t n_workers;
+    struct tr_cdc_session *session;          /* coordinator's, primary */
+    struct tr_cdc_session **worker_sessions; /* for interrupting: [2 * i] primary, [2 * i + 1] replica or NULL */
+    int64_t tables_at_ns;
+};
+
+struct snap_worker {
+    struct tr_snapshot *s;
+    struct tr_cdc_session *primary, *replica;
+    struct {
+        const struct tr_snap *snap;
+        uint64_t snapshot_id, generation, xid;
+    } fences[16];
+    uint32_t next_fence;
+};
+
+void tr_snapshot_worker_run(void *arg); /* struct snap_worker * */
+bool tr_snapshot_stopping(struct tr_snapshot *s);
+struct snap_task *tr_snap_task_free(struct snap_task *t);
+
+#endif
