@@ -1,0 +1,281 @@
+/*
+ * apply.c: one run of apply: opening from the control store, and the answers to a writer that refuses.
+ *
+ * A new sink starts at the beginning of the log, so that its changelog tables hold what the log holds and each table enters with its
+ * SNAPSHOT_BEGIN. A sink whose offset the log no longer reaches is *gapped*: all its tables wait for new snapshots, which are asked for.
+ */
+#include "apply_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "alloc.h"
+#include "check.h"
+#include "clock.h"
+#include "oslog.h"
+
+struct load_arg {
+    struct tr_apply_run *ap;
+    bool nomem;
+};
+
+static void load_sink_table(void *arg, const struct tr_ctl_sink_table *v)
+{
+    struct load_arg *a = arg;
+    struct ap_table *t = tr_apply_table(a->ap, v->table_id);
+    if (!t) {
+        a->nomem = true;
+        return;
+    }
+    t->rec = *v;
+}
+
+struct latest {
+    struct tr_schema *schema;
+};
+
+static void keep_latest(void *arg, uint32_t version, uint64_t effective_lsn, struct tr_slice bytes)
+{
+    (void)version;
+    (void)effective_lsn;
+    struct latest *l = arg;
+    struct tr_schema *s = NULL;
+    if (tr_schema_decode(bytes, &s, NULL) < 0)
+        return;
+    tr_schema_unref(l->schema);
+    l->schema = s;
+}
+
+static void set_name(struct tr_apply_run *ap, struct ap_table *t, const struct tr_schema *s)
+{
+    struct tr_apply_table_mode m = {0};
+    ap->cfg.mode(ap->cfg.arg, s->ns, s->name, &m);
+    snprintf(t->name, sizeof t->name, "%s.%s", s->ns, s->name);
+    t->changelog = m.changelog;
+    t->no_key = !m.mirror;
+}
+
+/* A crash between the swap and its note: the sink itself knows which build its mirror is. */
+static int settle(struct tr_apply_run *ap, struct ap_table *t, struct tr_err *err)
+{
+    struct latest l = {0};
+    int rc = ap->cfg.control->ops->schema_list(ap->cfg.control, t->table_id, keep_latest, &l, err);
+    if (rc >= 0 && l.schema) {
+        set_name(ap, t, l.schema);
+        uint64_t built = 0;
+        if ((t->rec.state == TR_ST_CATCHING_UP || t->rec.state == TR_ST_LOADING) && !t->rec.relive) {
+            rc = ap->cfg.sink->ops->built(ap->cfg.sink, l.schema, tr_now_ns() + 30 * TR_NS_PER_S, &built, err);
+            if (rc >= 0 && built && built == t->rec.snapshot_id) {
+                t->rec.state = TR_ST_LIVE;
+                t->rec.mirror_live = true;
+                t->dirty = true;
+            }
+        }
+    }
+    tr_schema_unref(l.schema);
+    return rc;
+}
+
+static int gapped(struct tr_apply_run *ap, uint64_t oldest, struct tr_err *err)
+{
+    struct tr_control *c = ap->cfg.control;
+    tr_oslog_fields(TR_OSLOG_ERROR, "apply", TR_OSLOG_F({"sink", ap->cfg.name}),
+                    "gapped: the sink stopped at offset %" PRIu64 " and the log now begins at %" PRIu64 "; asking for new snapshots of its tables", ap->start_offset,
+                    oldest);
+    c->ops->alarm_set(c, "gapped", ap->cfg.name, "the log no longer holds what this sink had not read; its tables are being snapshotted anew", NULL);
+    ap->start_offset = oldest;
+    size_t it = 0;
+    uint64_t id, p;
+    int rc = TR_OK;
+    while (rc >= 0 && tr_u64map_next(&ap->tables, &it, &id, &p)) {
+        struct ap_table *t = (struct ap_table *)(uintptr_t)p;
+        t->rec.state = TR_ST_GAPPED;
+        t->rec.mirror_live = false;
+        snprintf(t->rec.reason, sizeof t->rec.reason, "the log no longer holds what this sink had not read");
+        t->dirty = true;
+        rc = c->ops->request_put(c, ap->cfg.name, "resnapshot", "", t->name, err);
+    }
+    return rc;
+}
+
+static int load(struct tr_apply_run *ap, struct tr_err *err)
+{
+    struct tr_control *c = ap->cfg.control;
+    struct tr_log_stats st;
+    struct load_arg a = {.ap = ap};
+    int rc = c->ops->offset_get(c, ap->cfg.name, 0, &ap->start_offset, err);
+    bool fresh = rc == 1;
+    if (rc >= 0)
+        rc = ap->cfg.log->ops->stats(ap->cfg.log, 0, &st, err);
+    if (rc >= 0)
+        rc = c->ops->sink_table_list(c, ap->cfg.name, load_sink_table, &a, err);
+    if (rc >= 0 && a.nomem)
+        rc = tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for the tables of sink %s", ap->cfg.name);
+    size_t it = 0;
+    uint64_t id, p;
+    while (rc >= 0 && tr_u64map_next(&ap->tables, &it, &id, &p))
+        rc = settle(ap, (struct ap_table *)(uintptr_t)p, err);
+    if (rc >= 0 && fresh)
+        ap->start_offset = st.first_offset;
+    else if (rc >= 0 && ap->start_offset < st.first_offset)
+        rc = gapped(ap, st.first_offset, err);
+    if (rc >= 0 && ap->start_offset > st.durable_offset)
+        rc = tr_err_set(err, TR_FATAL, TR_DOM_CDC,
+                        "sink %s is at offset %" PRIu64 ", but the log ends at %" PRIu64 ": log and control store are not of one age; restore both, or remove the sink's state",
+                        ap->cfg.name, ap->start_offset, st.durable_offset);
+    ap->pending = ap->recorded = ap->start_offset;
+    return rc;
+}
+
+static enum tr_reject_answer on_reject(void *arg, uint32_t sink, const struct tr_target *target, int64_t first, const struct tr_err *err)
+{
+    (void)sink;
+    struct tr_apply_run *ap = arg;
+    if (target->variant == TR_TARGET_META)
+        return TR_REJECT_FAIL;
+    tr_mutex_lock(&ap->lock);
+    struct ap_table *t = tr_u64map_get_ptr(&ap->tables, target->table_id);
+    if (t && t->rec.state != TR_ST_PAUSED) {
+        t->rec.relive = target->variant != TR_TARGET_SHADOW;
+        t->rec.state = TR_ST_PAUSED;
+        t->rec.pause_offset = (uint64_t)(first & AP_OFFSET_MASK);
+        snprintf(t->rec.reason, sizeof t->rec.reason, "%.500s", err->msg);
+        t->dirty = true;
+        atomic_store(&t->rejected, true);
+    }
+    tr_mutex_unlock(&ap->lock);
+    if (!t)
+        return TR_REJECT_FAIL;
+    char subject[160];
+    snprintf(subject, sizeof subject, "%.60s/%.90s", ap->cfg.name, t->name);
+    ap->cfg.control->ops->alarm_set(ap->cfg.control, "table", subject, err->msg, NULL);
+    return TR_REJECT_DROP;
+}
+
+static int chain_new(void *arg, uint32_t thread, struct tr_out **outs, uint32_t n_outs, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err)
+{
+    (void)thread;
+    TR_ASSERT(n_outs == 1);
+    return tr_apply_chain_new(arg, outs[0], ret_ops, ret_chain, err);
+}
+
+int tr_apply_open(const struct tr_apply_config *cfg, struct tr_apply_run **ret, struct tr_err *err)
+{
+    struct tr_apply_run *ap = tr_calloc(1, sizeof *ap);
+    if (!ap)
+        return tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for sink %s", cfg->name);
+    ap->cfg = *cfg;
+    ap->source.ops = &tr_apply_source_ops;
+    tr_mutex_init(&ap->lock);
+    tr_u64map_init(&ap->tables);
+    int rc = load(ap, err);
+    if (rc >= 0)
+        rc = tr_apply_main_lane_init(ap, err);
+    if (rc >= 0) {
+        struct tr_pipeline_sink sink = {.name = cfg->name, .sink = cfg->sink, .tuning = cfg->tuning};
+        struct tr_pipeline_def def = {.name = cfg->name,
+                                      .tuning = cfg->pipeline,
+                                      .source = &ap->source,
+                                      .sinks = &sink,
+                                      .n_sinks = 1,
+                                      .chain_new = chain_new,
+                                      .on_reject = on_reject,
+                                      .arg = ap,
+                                      .metrics = cfg->metrics};
+        def.tuning.threads = 1;
+        def.tuning.commit_eagerly = true; /* lag is measured on it; the control store is written every commit interval only */
+        char warning[512] = "";
+        rc = tr_pipeline_new(&def, &ap->pipeline, warning, sizeof warning, err);
+        if (*warning)
+            tr_oslog_fields(TR_OSLOG_WARN, "apply", TR_OSLOG_F({"sink", cfg->name}), "%s", warning);
+    }
+    if (rc < 0) {
+        tr_apply_free(ap);
+        return rc;
+    }
+    *ret = ap;
+    return TR_OK;
+}
+
+int tr_apply_start(struct tr_apply_run *ap, struct tr_err *err)
+{
+    return tr_pipeline_start(ap->pipeline, err);
+}
+
+void tr_apply_stop(struct tr_apply_run *ap)
+{
+    tr_pipeline_stop(ap->pipeline);
+}
+
+bool tr_apply_join(struct tr_apply_run *ap, int64_t deadline_ns)
+{
+    return tr_pipeline_join(ap->pipeline, deadline_ns);
+}
+
+void tr_apply_status(struct tr_apply_run *ap, struct tr_pipeline_status *ret, struct tr_apply_lag *ret_lag)
+{
+    tr_pipeline_status(ap->pipeline, ret);
+    tr_mutex_lock(&ap->lock);
+    *ret_lag = ap->lag;
+    tr_mutex_unlock(&ap->lock);
+}
+
+void tr_apply_tables(struct tr_apply_run *ap, void (*cb)(void *arg, const char *name, const struct tr_ctl_sink_table *t), void *arg)
+{
+    tr_mutex_lock(&ap->lock);
+    size_t it = 0;
+    uint64_t id, p;
+    while (tr_u64map_next(&ap->tables, &it, &id, &p)) {
+        const struct ap_table *t = (const struct ap_table *)(uintptr_t)p;
+        if (t->name[0] && !t->no_key)
+            cb(arg, t->name, &t->rec);
+    }
+    tr_mutex_unlock(&ap->lock);
+}
+
+int tr_apply_resume(struct tr_apply_run *ap, const char *table)
+{
+    int rc = 1;
+    tr_mutex_lock(&ap->lock);
+    size_t it = 0;
+    uint64_t id, p;
+    while (tr_u64map_next(&ap->tables, &it, &id, &p)) {
+        struct ap_table *t = (struct ap_table *)(uintptr_t)p;
+        if (t->rec.state == TR_ST_PAUSED && (!*table || !strcmp(t->name, table))) {
+            t->resume = true;
+            rc = TR_OK;
+        }
+    }
+    tr_mutex_unlock(&ap->lock);
+    atomic_store(&ap->poked, true);
+    tr_apply_wake(ap);
+    return rc;
+}
+
+struct tr_apply_run *tr_apply_free(struct tr_apply_run *ap)
+{
+    if (!ap)
+        return NULL;
+    ap->pipeline = tr_pipeline_free(ap->pipeline);
+    while (ap->catchups) {
+        struct ap_catchup *c = ap->catchups;
+        ap->catchups = c->next;
+        tr_apply_catchup_free(c);
+    }
+    if (ap->reader)
+        ap->reader->ops->free(ap->reader);
+    size_t it = 0;
+    uint64_t id, p;
+    while (tr_u64map_next(&ap->tables, &it, &id, &p)) {
+        char who[160];
+        snprintf(who, sizeof who, "apply:%s:%u", ap->cfg.name, (uint32_t)id);
+        ap->cfg.log->ops->pin(ap->cfg.log, who, 0, UINT64_MAX, NULL);
+        tr_free((void *)(uintptr_t)p);
+    }
+    tr_u64map_done(&ap->tables);
+    tr_free(ap->frames);
+    tr_free(ap->v);
+    tr_mutex_done(&ap->lock);
+    tr_free(ap);
+    return NULL;
+}

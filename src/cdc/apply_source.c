@@ -1,0 +1,458 @@
+/*
+ * apply_source.c: the lanes of apply, over readers of the log, and the commit of their positions to the control store.
+ *
+ * Offsets are committed after the sink's write and may lag it, never lead; whatever lies between is delivered again after a restart
+ * and found applied by its version. The records of tables (states, pauses, catch-up positions) are put in the same transaction. A pause
+ * is recorded at the lower of its own offset and the offset committed with it, so that nothing between the two can be passed over.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "alloc.h"
+#include "apply_internal.h"
+#include "check.h"
+#include "clock.h"
+#include "failpoint.h"
+
+enum { FRAMES_MAX = 1024 };
+
+static struct tr_apply_run *of(struct tr_source *s)
+{
+    return tr_container_of(s, struct tr_apply_run, source);
+}
+
+void tr_apply_wake(struct tr_apply_run *ap)
+{
+    tr_mutex_lock(&ap->lock);
+    tr_waker_wake(ap->controller);
+    tr_waker_wake(ap->lane_waker);
+    tr_mutex_unlock(&ap->lock);
+}
+
+/* ---- main lane ---- */
+
+static int main_poll(struct tr_lane *l, uint32_t max, struct tr_payloads *ret, struct tr_err *err)
+{
+    struct tr_apply_run *ap = tr_container_of(l, struct tr_apply_run, main_lane);
+    int n = tr_log_reader_poll(ap->reader, ap->frames, TR_MIN(max, FRAMES_MAX), err);
+    if (n < 0)
+        return n;
+    for (int i = 0; i < n; i++)
+        ap->v[i] = (struct tr_payload){.meta = &ap->frames[i],
+                                       .position = (int64_t)ap->frames[i].offset,
+                                       .event_time_us = ap->frames[i].change.commit_us,
+                                       .flags = TR_PAYLOAD_FRAME | (ap->frames[i].change.op == TR_OP_COMMIT ? TR_PAYLOAD_TX_END : 0)};
+    *ret = (struct tr_payloads){.v = ap->v, .n = (uint32_t)n, .lane = AP_MAIN_LANE, .upto = n ? ap->v[n - 1].position : INT64_MIN};
+    return n ? TR_OK : TR_AGAIN;
+}
+
+static int main_arm(struct tr_lane *l, struct tr_waker *w, struct tr_wait *ret)
+{
+    struct tr_apply_run *ap = tr_container_of(l, struct tr_apply_run, main_lane);
+    tr_mutex_lock(&ap->lock);
+    ap->lane_waker = w;
+    tr_mutex_unlock(&ap->lock);
+    return ap->reader->ops->arm(ap->reader, w, ret);
+}
+
+static int tend(struct tr_lane *l, int64_t now_ns, struct tr_err *err)
+{
+    (void)l;
+    (void)now_ns;
+    (void)err;
+    return TR_OK;
+}
+
+static void pause_lane(struct tr_lane *l, bool on)
+{
+    (void)l;
+    (void)on;
+}
+
+static void main_close(struct tr_lane *l)
+{
+    struct tr_apply_run *ap = tr_container_of(l, struct tr_apply_run, main_lane);
+    tr_mutex_lock(&ap->lock);
+    ap->lane_waker = NULL;
+    tr_mutex_unlock(&ap->lock);
+}
+
+static const struct tr_lane_ops main_ops = {main_poll, main_arm, tend, pause_lane, main_close};
+
+int tr_apply_main_lane_init(struct tr_apply_run *ap, struct tr_err *err)
+{
+    ap->main_lane = (struct tr_lane){.ops = &main_ops, .id = AP_MAIN_LANE, .epoch = 1};
+    ap->frames = tr_calloc(FRAMES_MAX, sizeof *ap->frames);
+    ap->v = tr_calloc(FRAMES_MAX, sizeof *ap->v);
+    if (!ap->frames || !ap->v)
+        return tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for sink %s", ap->cfg.name);
+    return ap->cfg.log->ops->reader_new(ap->cfg.log, 0, ap->start_offset, &ap->reader, err);
+}
+
+/* ---- catch-up lanes ---- */
+
+struct fill_key {
+    uint64_t epoch, commit_lsn, ordinal;
+};
+
+static struct fill_key key_of(const struct tr_change *g)
+{
+    return (struct fill_key){g->epoch, g->commit_lsn, g->ordinal};
+}
+
+const struct ap_fill *tr_apply_fill(const struct ap_catchup *c, const struct tr_change *g)
+{
+    struct fill_key k = key_of(g);
+    return tr_map_get(&c->fills, tr_slice_of(&k, sizeof k));
+}
+
+/* The first one wins: one that was read again after a crash may have seen a later value. */
+static int keep_fill(struct ap_catchup *c, const struct tr_frame *f, struct tr_err *err)
+{
+    struct fill_key k = key_of(&f->change);
+    struct tr_slice key = tr_slice_of(&k, sizeof k);
+    if (tr_map_get(&c->fills, key))
+        return TR_OK;
+    struct ap_fill *fill = tr_calloc(1, sizeof *fill);
+    if (fill) {
+        fill->empty = f->change.flags & TR_CHG_EMPTY;
+        fill->schema_version = f->schema_version;
+        fill->n = f->image.n;
+        fill->image = tr_malloc(f->image.n + 1);
+        if (fill->image && f->image.n)
+            memcpy(fill->image, f->image.p, f->image.n);
+    }
+    if (!fill || !fill->image || tr_map_put(&c->fills, key, fill, NULL) < 0) {
+        if (fill)
+            tr_free(fill->image);
+        tr_free(fill);
+        return tr_err_set(err, TR_FATAL, TR_DOM_CDC, "no memory for the FILLs of table %s", c->table->name);
+    }
+    return TR_OK;
+}
+
+/* 1: this frame is for the chain. EOF: a newer snapshot has begun, this one is void. */
+static int take_frame(struct ap_catchup *c, const struct tr_frame *f, bool *ret_seek, struct tr_err *err)
+{
+    if (f->table_id != c->table->table_id)
+        return 0;
+    uint8_t op = f->change.op;
+    if (op == TR_OP_SNAPSHOT_BEGIN && f->change.snapshot_id > c->snapshot_id)
+        return TR_EOF;
+    if (c->phase == 1)
+        return tr_op_is_row(op) && op != TR_OP_READ && f->offset >= c->change_from;
+    if (f->change.snapshot_id != c->snapshot_id)
+        return 0;
+    switch (op) {
+    case TR_OP_SNAPSHOT_BEGIN:
+        return 1; /* makes the shadow, also for an empty table */
+    case TR_OP_READ:
+        return f->offset >= c->read_from;
+    case TR_OP_FILL: {
+        int rc = keep_fill(c, f, err);
+        return rc < 0 ? rc : 0;
+    }
+    case TR_OP_SNAPSHOT_END:
+        c->end = f->offset;
+        *ret_seek = true;
+        return 0;
+    default:
+        return 0;
+    }
+}
+
+static int catchup_poll(struct tr_lane *l, uint32_t max, struct tr_payloads *ret, struct tr_err *err)
+{
+    struct ap_catchup *c = tr_container_of(l, struct ap_catchup, lane);
+    if (c->finished)
+        return TR_EOF;
+    if (c->turn) {
+        int rc = c->reader->ops->seek(c->reader, c->change_from, err);
+        if (rc < 0)
+            return rc;
+        c->turn = false;
+        c->phase = 1;
+    }
+    int n = tr_log_reader_poll(c->reader, c->frames, TR_MIN(max, FRAMES_MAX), err);
+    if (n <= 0)
+        return n < 0 ? n : TR_AGAIN;
+    uint32_t out = 0;
+    int64_t upto = INT64_MIN;
+    bool seek = false;
+    int phase = c->phase;
+    for (int i = 0; i < n && !seek; i++) {
+        const struct tr_frame *f = &c->frames[i];
+        int rc = take_frame(c, f, &seek, err);
+        if (rc == TR_EOF) {
+            c->finished = true; /* the main lane has met, or will meet, that BEGIN and makes another lane */
+            return out ? TR_AGAIN : TR_EOF;
+        }
+        if (rc < 0)
+            return rc;
+        upto = (int64_t)phase << AP_PHASE_SHIFT | (int64_t)f->offset;
+        if (rc == 1)
+            c->v[out++] = (struct tr_payload){.meta = f, .position = upto, .flags = TR_PAYLOAD_FRAME | TR_PAYLOAD_SNAPSHOT};
+    }
+    *ret = (struct tr_payloads){.v = c->v, .n = out, .lane = c->lane.id, .upto = upto};
+    c->turn = seek; /* at the next poll: these frames live until then */
+    return TR_OK;
+}
+
+static int catchup_arm(struct tr_lane *l, struct tr_waker *w, struct tr_wait *ret)
+{
+    struct ap_catchup *c = tr_container_of(l, struct ap_catchup, lane);
+    if (c->finished || c->turn)
+        return 1;
+    return c->reader->ops->arm(c->reader, w, ret);
+}
+
+static void catchup_close(struct tr_lane *l)
+{
+    struct ap_catchup *c = tr_container_of(l, struct ap_catchup, lane);
+    tr_mutex_lock(&c->ap->lock);
+    c->closed = true;
+    tr_mutex_unlock(&c->ap->lock);
+}
+
+static const struct tr_lane_ops catchup_ops = {catchup_poll, catchup_arm, tend, pause_lane, catchup_close};
+
+struct ap_catchup *tr_apply_catchup_free(struct ap_catchup *c)
+{
+    if (!c)
+        return NULL;
+    if (c->reader)
+        c->reader->ops->free(c->reader);
+    size_t it = 0;
+    struct tr_slice k;
+    void *v;
+    while (tr_map_next(&c->fills, &it, &k, &v)) {
+        struct ap_fill *f = v;
+        tr_free(f->image);
+        tr_free(f);
+    }
+    tr_map_done(&c->fills);
+    tr_schema_unref(c->schema);
+    tr_free(c->frames);
+    tr_free(c->v);
+    tr_free(c);
+    return NULL;
+}
+
+static void pin_name(const struct tr_apply_run *ap, const struct ap_table *t, char *to, size_t cap)
+{
+    snprintf(to, cap, "apply:%s:%u", ap->cfg.name, t->table_id);
+}
+
+int tr_apply_catchup_new(struct tr_apply_run *ap, struct ap_table *t, struct ap_catchup **ret, struct tr_err *err)
+{
+    struct ap_catchup *c = tr_calloc(1, sizeof *c);
+    if (!c)
+        return tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for table %s", t->name);
+    tr_mutex_lock(&ap->lock);
+    struct tr_ctl_sink_table r = t->rec;
+    c->lane = (struct tr_lane){.ops = &catchup_ops, .id = ++ap->next_lane, .epoch = 1};
+    tr_mutex_unlock(&ap->lock);
+    c->ap = ap;
+    c->table = t;
+    tr_map_init(&c->fills);
+    c->snapshot_id = r.snapshot_id;
+    c->begin = r.begin_offset;
+    c->end = r.end_offset;
+    c->relive = r.relive;
+    c->phase = r.relive ? 1 : 0;
+    c->read_from = r.state == TR_ST_CATCHING_UP ? UINT64_MAX : TR_MAX(r.catchup_offset, r.begin_offset);
+    c->change_from = r.state == TR_ST_CATCHING_UP ? TR_MAX(r.catchup_offset, r.begin_offset) : r.begin_offset;
+    c->consumed = c->change_from;
+    c->frames = tr_calloc(FRAMES_MAX, sizeof *c->frames);
+    c->v = tr_calloc(FRAMES_MAX, sizeof *c->v);
+    uint64_t from = c->relive ? c->change_from : c->begin;
+    char who[160];
+    pin_name(ap, t, who, sizeof who);
+    int rc = c->frames && c->v ? ap->cfg.log->ops->pin(ap->cfg.log, who, 0, from, err)
+                               : tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for table %s", t->name);
+    if (rc >= 0)
+        rc = ap->cfg.log->ops->reader_new(ap->cfg.log, 0, from, &c->reader, err);
+    if (rc < 0) {
+        ap->cfg.log->ops->pin(ap->cfg.log, who, 0, UINT64_MAX, NULL);
+        tr_apply_catchup_free(c);
+        return rc;
+    }
+    tr_mutex_lock(&ap->lock);
+    c->next = ap->catchups;
+    ap->catchups = c;
+    tr_mutex_unlock(&ap->lock);
+    *ret = c;
+    tr_apply_wake(ap);
+    return TR_OK;
+}
+
+/* ---- tables ---- */
+
+struct ap_table *tr_apply_table(struct tr_apply_run *ap, uint32_t table_id)
+{
+    tr_mutex_lock(&ap->lock);
+    struct ap_table *t = tr_u64map_get_ptr(&ap->tables, table_id);
+    if (!t && (t = tr_calloc(1, sizeof *t))) {
+        t->table_id = table_id;
+        t->rec = (struct tr_ctl_sink_table){.table_id = table_id, .end_offset = UINT64_MAX};
+        if (tr_u64map_put_ptr(&ap->tables, table_id, t) < 0) {
+            tr_free(t);
+            t = NULL;
+        }
+    }
+    tr_mutex_unlock(&ap->lock);
+    return t;
+}
+
+/* ---- the source ---- */
+
+/* A heartbeat is through once everything up to it is durable in the sink. */
+static void note_beats(struct tr_apply_run *ap)
+{
+    int64_t now = tr_wall_us();
+    tr_mutex_lock(&ap->lock);
+    while (ap->beat_n && ap->beats[ap->beat_head].offset < ap->pending) {
+        const struct ap_beat *b = &ap->beats[ap->beat_head];
+        ap->lag = (struct tr_apply_lag){.measured_us = now,
+                                        .end_to_end_us = now - b->at_us,
+                                        .capture_us = b->capture_us - b->at_us,
+                                        .log_us = b->read_us - b->capture_us,
+                                        .apply_us = now - b->read_us};
+        ap->beat_head = (ap->beat_head + 1) % TR_ARRAY_LEN(ap->beats);
+        ap->beat_n--;
+    }
+    tr_mutex_unlock(&ap->lock);
+}
+
+static int record(struct tr_apply_run *ap, bool now_please, struct tr_err *err)
+{
+    int64_t now = tr_now_ns();
+    if (!now_please && now - ap->last_record_ns < ap->cfg.pipeline.commit_interval_ns)
+        return TR_OK;
+    ap->last_record_ns = now;
+    struct tr_ctl_sink_table *v = NULL;
+    uint32_t n = 0;
+    tr_mutex_lock(&ap->lock);
+    bool nomem = ap->tables.n && !(v = tr_calloc(ap->tables.n, sizeof *v));
+    size_t it = 0;
+    uint64_t id, p;
+    while (!nomem && tr_u64map_next(&ap->tables, &it, &id, &p)) {
+        struct ap_table *t = (struct ap_table *)(uintptr_t)p;
+        if (!t->dirty)
+            continue;
+        if (t->rec.state == TR_ST_PAUSED && t->rec.relive && t->rec.pause_offset > ap->pending)
+            t->rec.pause_offset = ap->pending;
+        v[n++] = t->rec;
+        t->dirty = false;
+    }
+    tr_mutex_unlock(&ap->lock);
+    if (nomem)
+        return tr_err_set(err, TR_RETRY, TR_DOM_CDC, "no memory to commit the offset of sink %s", ap->cfg.name);
+    int rc = TR_OK;
+    if (n || ap->pending != ap->recorded) {
+        TR_FAILPOINT("apply.before_offset");
+        struct tr_ctl_offset o = {.sink = ap->cfg.name, .partition = 0, .offset = ap->pending, .tables = v, .n_tables = n};
+        rc = ap->cfg.control->ops->offset_commit(ap->cfg.control, &o, err);
+    }
+    if (rc >= 0) {
+        ap->recorded = ap->pending;
+    } else {
+        tr_mutex_lock(&ap->lock);
+        for (uint32_t i = 0; i < n; i++) {
+            struct ap_table *t = tr_u64map_get_ptr(&ap->tables, v[i].table_id);
+            if (t)
+                t->dirty = true;
+        }
+        tr_mutex_unlock(&ap->lock);
+    }
+    tr_free(v);
+    return rc;
+}
+
+static int poll_event(struct tr_source *s, struct tr_event *ret, struct tr_err *err)
+{
+    struct tr_apply_run *ap = of(s);
+    if (!ap->main_assigned) {
+        ap->main_assigned = true;
+        *ret = (struct tr_event){.kind = TR_EVENT_ASSIGNED, .lane_id = AP_MAIN_LANE, .epoch = 1, .lane = &ap->main_lane};
+        return TR_OK;
+    }
+    tr_mutex_lock(&ap->lock);
+    struct ap_catchup *c, **at = &ap->catchups;
+    while ((c = *at) && (c->assigned || c->finished)) {
+        if (c->closed || (c->finished && !c->assigned)) {
+            *at = c->next;
+            tr_apply_catchup_free(c);
+        } else {
+            at = &c->next;
+        }
+    }
+    if (c)
+        c->assigned = true;
+    tr_mutex_unlock(&ap->lock);
+    if (c) {
+        *ret = (struct tr_event){.kind = TR_EVENT_ASSIGNED, .lane_id = c->lane.id, .epoch = 1, .lane = &c->lane};
+        return TR_OK;
+    }
+    int rc = record(ap, false, err);
+    return rc < 0 && rc != TR_RETRY ? rc : TR_AGAIN;
+}
+
+static int arm(struct tr_source *s, struct tr_waker *w, struct tr_wait *ret)
+{
+    struct tr_apply_run *ap = of(s);
+    tr_mutex_lock(&ap->lock);
+    ap->controller = w;
+    tr_mutex_unlock(&ap->lock);
+    *ret = (struct tr_wait){.fd = -1, .deadline_ns = ap->last_record_ns + ap->cfg.pipeline.commit_interval_ns};
+    return 0;
+}
+
+static int answer(struct tr_source *s, const struct tr_event *ev, struct tr_err *err)
+{
+    (void)s;
+    (void)ev;
+    (void)err;
+    return TR_OK;
+}
+
+static void note_catchup(struct tr_apply_run *ap, const struct tr_watermark *w)
+{
+    tr_mutex_lock(&ap->lock);
+    struct ap_catchup *c;
+    for (c = ap->catchups; c && c->lane.id != w->lane; c = c->next)
+        ;
+    if (c && !c->closed && c->snapshot_id == c->table->rec.snapshot_id) {
+        struct tr_ctl_sink_table *r = &c->table->rec;
+        bool pass2 = w->upto >> AP_PHASE_SHIFT;
+        uint64_t next = (uint64_t)(w->upto & AP_OFFSET_MASK) + 1;
+        if ((r->state == TR_ST_LOADING || r->state == TR_ST_CATCHING_UP) && (pass2 || r->state == TR_ST_LOADING)) {
+            r->state = pass2 ? TR_ST_CATCHING_UP : TR_ST_LOADING;
+            r->end_offset = c->end;
+            r->catchup_offset = next;
+            c->table->dirty = true;
+        }
+    }
+    tr_mutex_unlock(&ap->lock);
+}
+
+static int commit(struct tr_source *s, const struct tr_watermark *v, size_t n, int64_t sync_deadline_ns, struct tr_err *err)
+{
+    struct tr_apply_run *ap = of(s);
+    for (size_t i = 0; i < n; i++) {
+        if (v[i].lane != AP_MAIN_LANE)
+            note_catchup(ap, &v[i]);
+        else if ((uint64_t)v[i].upto + 1 > ap->pending)
+            ap->pending = (uint64_t)v[i].upto + 1;
+    }
+    note_beats(ap);
+    return record(ap, sync_deadline_ns != 0, err);
+}
+
+static void close_source(struct tr_source *s, int64_t deadline_ns)
+{
+    (void)s; /* its memory is the run's: tr_apply_free */
+    (void)deadline_ns;
+}
+
+const struct tr_source_ops tr_apply_source_ops = {poll_event, arm, answer, commit, close_source};
