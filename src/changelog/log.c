@@ -76,6 +76,12 @@ static int log_tail(struct tr_log *l, uint32_t partition, struct tr_pos *ret, st
     return TR_OK;
 }
 
+static int log_cut(struct tr_log *l, uint32_t partition, struct tr_err *err)
+{
+    struct tr_logpart *p = tr_logpart_at(l, partition, err);
+    return p ? tr_logpart_cut(p, err) : TR_REJECT;
+}
+
 static int log_reader_new(struct tr_log *l, uint32_t partition, uint64_t offset, struct tr_log_reader **ret, struct tr_err *err)
 {
     struct tr_logpart *p = tr_logpart_at(l, partition, err);
@@ -394,6 +400,7 @@ int tr_log_embedded_open(const struct tr_log_options *o, struct tr_log **ret, st
         .append = log_append,
         .durable = log_durable,
         .tail = log_tail,
+        .cut = log_cut,
         .reader_new = log_reader_new,
         .pin = log_pin,
         .stats = log_stats,

@@ -504,9 +504,10 @@ static int append_locked(struct tr_logpart *p, const struct tr_log_run *v, size_
         return tr_err_set(err, TR_RETRY, TR_DOM_LOG, "fault point log.append in %s", p->dir);
     for (size_t i = 0; i < n; i++)
         need += v[i].bytes.n;
+    /* a segment that holds repeated definitions only is not rolled: the next one would have its name */
     if (p->n == 0)
         rc = roll_to(p, err);
-    else if (need && p->pos > TR_LOGSEG_DATA && p->pos + need > p->log->o.segment_bytes)
+    else if (need && p->walk.now.offset > p->segs[p->n - 1]->base && p->pos + need > p->log->o.segment_bytes)
         rc = roll(p, need + TR_LOGSEG_DATA, err);
     if (rc < 0)
         return rc;

@@ -30,10 +30,12 @@ struct tr_logpoint { /* a place where no transaction is open */
     uint64_t base, pos, offset;
 };
 
+#define TR_LOGDEF_NOWHERE (UINT64_MAX - 1)
+
 /* A definition ever seen: the frame to repeat, and the newest segment that has it. */
 struct tr_logdef {
     uint32_t table_id, version;
-    uint64_t in;        /* base of that segment; UINT64_MAX: none (an append that failed) */
+    uint64_t in;        /* base of that segment; UINT64_MAX: of an append that failed; TR_LOGDEF_NOWHERE: not known, perhaps in none */
     uint64_t was;       /* what `in` was before the append under way */
     struct tr_buf frame;
 };
@@ -115,6 +117,9 @@ int tr_logpart_push(struct tr_logpart *p, struct tr_logseg *s); /* NOMEM; room f
 int tr_logpart_append(struct tr_logpart *p, const struct tr_log_run *v, size_t n, uint64_t *ret_next, struct tr_err *err);
 int tr_logpart_def_learn(struct tr_logpart *p, struct tr_slice raw, const struct tr_logframe *f, struct tr_logdef **ret, struct tr_err *err);
 int tr_logpart_def_carry(struct tr_logpart *p, struct tr_logdef *d, struct tr_err *err);
+
+/* log_cut.c */
+int tr_logpart_cut(struct tr_logpart *p, struct tr_err *err);
 
 /* log_sync.c: lock is held where it says so */
 int tr_logpart_sync(struct tr_logpart *p, bool force, struct tr_err *err); /* held; let go while the disk works. force: whatever was appended */

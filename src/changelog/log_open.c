@@ -349,6 +349,8 @@ static int learn_from(struct tr_logpart *p, struct tr_file *f, const struct tr_l
         rc = 0;
     if (rc > 0)
         rc = tr_logpart_def_learn(p, raw, &fr, &def, err);
+    else if (rc < 0 && rc != TR_REJECT)
+        *err = why;
     else
         rc = tr_err_set(err, TR_FATAL, TR_DOM_LOG, "%s is damaged at byte %llu: no definition of table %u there; restore the file from a copy",
                         tr_file_path(f), (unsigned long long)d->pos, d->table_id);

@@ -156,7 +156,7 @@ static int carry_definitions(struct tr_logpart *p, uint64_t base, struct tr_err 
     bool any = false;
     while (tr_u64map_next(&p->defs, &it, &key, &val)) {
         struct tr_logdef *d = (struct tr_logdef *)(uintptr_t)val;
-        if (d->in != base)
+        if (d->in != base && d->in != TR_LOGDEF_NOWHERE)
             continue;
         if (p->walk.open)
             return TR_AGAIN;

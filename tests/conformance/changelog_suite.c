@@ -40,8 +40,6 @@ bed_open(struct bed *b)
 {
 	struct tr_err err = { 0 };
 
-	b->o.dir = b->dir;
-	b->o.fs = b->fs;
 	if (tr_log_embedded_open(&b->o, &b->l, &err) < 0)
 		fail_msg("open: %s", err.msg);
 }
@@ -60,6 +58,8 @@ bed_start(struct bed *b, bool sim, uint64_t seed)
 		b->fs = tr_fs_posix();
 	}
 	tr_log_options_init(&b->o);
+	b->o.dir = b->dir;
+	b->o.fs = b->fs;
 	b->o.segment_bytes = 16 << 10;
 	b->o.sync_thread = false;
 	kit_init(&b->k, seed);
@@ -197,6 +197,47 @@ basics(struct bed *b)
 	kit_pos_equal(&pos, &b->k.pos);
 	for (uint64_t from = 0; from < b->k.n; from += 29)
 		assert_int_equal(kit_check_read(&b->k, b->l, 0, from, 3), b->k.n);
+}
+
+static void
+cutting(struct bed *b)
+{
+	struct tr_err err = { 0 };
+	struct tr_pos pos;
+	struct tr_log_stats s;
+
+	for (int i = 0; i < 3; i++) {
+		one_tx(b, 100);
+		for (int j = 0; j < 20 + i; j++) { /* over several segments, or one */
+			kit_row(&b->k, TR_OP_INSERT, (uint32_t)j % KIT_TABLES, i == 2 ? 10 : 3000);
+			append_ok(b);
+			if (j % 5 == 0)
+				sync_ok(b);
+		}
+		assert_int_equal(b->l->ops->cut(b->l, 0, &err), TR_OK);
+		assert_int_equal(tr_log_tail(b->l, 0, &pos, NULL), TR_OK);
+		assert_int_equal(b->l->ops->stats(b->l, 0, &s, NULL), TR_OK);
+		assert_int_equal(s.appended_offset, pos.offset);
+		kit_cut(&b->k, pos.offset);
+		memset(b->k.defined, 1, sizeof b->k.defined); /* it still knows them, even those taken back */
+		for (int j = 0; j < 9; j++) {
+			kit_row(&b->k, TR_OP_INSERT, (uint32_t)j % KIT_TABLES, 3000);
+			kit_commit(&b->k);
+			append_ok(b);
+		}
+		sync_ok(b);
+		assert_int_equal(b->l->ops->cut(b->l, 0, &err), TR_OK); /* nothing to cut */
+		assert_int_equal(kit_check_read(&b->k, b->l, 0, 0, 16), b->k.n);
+	}
+	bed_reopen(b);
+	assert_int_equal(kit_check_read(&b->k, b->l, 0, 0, 16), b->k.n);
+}
+
+static void
+test_cutting(void **state)
+{
+	(void)state;
+	on_both(cutting);
 }
 
 static void
@@ -631,7 +672,7 @@ test_corruption(void **state)
 
 /* ---- crashes ---- */
 
-static uint64_t n_crashes, n_cut, n_kept, n_rolls, n_failed, n_recycled, n_removed;
+static uint64_t n_crashes, n_cut, n_kept, n_rolls, n_failed, n_recycled, n_removed, n_taken_back;
 
 static void
 check_recovered(struct bed *b, uint64_t durable, uint64_t first)
@@ -656,6 +697,15 @@ check_recovered(struct bed *b, uint64_t durable, uint64_t first)
 		assert_int_equal(kit_check_read(&b->k, b->l, 0, s.first_offset + tr_prng_below(&b->k.rnd, pos.offset - s.first_offset), 16), pos.offset);
 	n_cut += had > pos.offset;
 	n_kept += pos.offset > durable;
+}
+
+static void
+cut_model(struct bed *b)
+{
+	struct tr_pos pos;
+
+	assert_int_equal(tr_log_tail(b->l, 0, &pos, NULL), TR_OK);
+	kit_cut(&b->k, pos.offset);
 }
 
 static uint64_t
@@ -690,7 +740,7 @@ run_crashes(uint64_t seed)
 		uint64_t ops = 5 + tr_prng_below(&b.k.rnd, 60);
 
 		while (tr_log_embedded_open(&b.o, &b.l, &err) < 0) { /* a crash, or a failed operation, during recovery */
-			if (strstr(err.msg, "damaged") || strstr(err.msg, "missing"))
+			if (err.rc == TR_REJECT || strstr(err.msg, "damaged") || strstr(err.msg, "missing"))
 				fail_msg("open: %s", err.msg);
 			n_crashes++;
 			tr_fs_sim_crash(b.fs);
@@ -715,11 +765,17 @@ run_crashes(uint64_t seed)
 				rc = b.l->ops->retain(b.l, INT64_MAX / 2, &err);
 			} else if (what == 13) {
 				kit_alter(&b.k, (uint32_t)tr_prng_below(&b.k.rnd, KIT_TABLES));
+			} else if (what == 14 && b.k.open && tr_prng_chance(&b.k.rnd, 1, 2)) {
+				rc = b.l->ops->cut(b.l, 0, &err);
+				if (rc == TR_OK)
+					cut_model(&b);
+				n_taken_back++;
 			} else if (what == 14 && tr_prng_chance(&b.k.rnd, 1, 3)) {
 				tr_fs_sim_fail_nth(b.fs, 1 + tr_prng_below(&b.k.rnd, 12), tr_prng_chance(&b.k.rnd, 1, 2) ? 28 : 5);
 			} else {
 				struct tr_log_stats s;
 
+				tr_fs_sim_fail_nth(b.fs, 0, 0);
 				(void)b.l->ops->stats(b.l, 0, &s, NULL);
 				if (durable_now(b.l) > s.first_offset)
 					(void)kit_check_read(&b.k, b.l, 0, s.first_offset, 16);
@@ -738,6 +794,7 @@ run_crashes(uint64_t seed)
 		uint64_t how = tr_prng_below(&b.k.rnd, 8);
 
 		if (how == 0) {
+			tr_fs_sim_fail_nth(b.fs, 0, 0);
 			b.l->ops->close(b.l);
 			durable = b.k.n;
 			while (durable && !b.k.v[durable - 1].tx_end)
@@ -781,9 +838,10 @@ test_crashes(void **state)
 		setenv("TR_SEED_NOW", text, 1);
 		run_crashes(seed);
 	}
-	printf("crashes %llu, tails cut %llu, tails kept beyond durable %llu, failed operations %llu, recycled %llu, removed %llu\n",
+	unsetenv("TR_SEED_NOW");
+	printf("crashes %llu, tails cut %llu, tails kept beyond durable %llu, failed operations %llu, recycled %llu, removed %llu, taken back %llu\n",
 	       (unsigned long long)n_crashes, (unsigned long long)n_cut, (unsigned long long)n_kept, (unsigned long long)n_failed,
-	       (unsigned long long)n_recycled, (unsigned long long)n_removed);
+	       (unsigned long long)n_recycled, (unsigned long long)n_removed, (unsigned long long)n_taken_back);
 	assert_true(n_cut > n / 2 && n_kept > n / 4 && n_failed > n / 4);
 	assert_true(n < 1000 || (n_recycled > 0 && n_removed > 0));
 }
@@ -805,6 +863,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_basics),
+		cmocka_unit_test(test_cutting),
 		cmocka_unit_test(test_large),
 		cmocka_unit_test(test_undefined),
 		cmocka_unit_test(test_retention),
