@@ -13,7 +13,7 @@
 #include "hash.h"
 
 enum { SCHEMA_FORMAT = 1 };
-enum { COL_NOT_NULL = 1, COL_GENERATED = 2, COL_HAS_FILL = 4 };
+enum { COL_NOT_NULL = 1, COL_GENERATED = 2, COL_HAS_FILL = 4, COL_HAS_DEFAULT = 8 };
 
 const char *tr_type_name(uint8_t type)
 {
@@ -235,7 +235,8 @@ int tr_schema_encode(const struct tr_schema *s, struct tr_buf *out)
         put_slice(out, c->name);
         put_slice(out, c->source_type);
         tr_buf_put_u8(out, c->type);
-        tr_buf_put_u8(out, (uint8_t)((c->not_null ? COL_NOT_NULL : 0) | (c->generated ? COL_GENERATED : 0) | (c->fill_default ? COL_HAS_FILL : 0)));
+        tr_buf_put_u8(out, (uint8_t)((c->not_null ? COL_NOT_NULL : 0) | (c->generated ? COL_GENERATED : 0) | (c->fill_default ? COL_HAS_FILL : 0) |
+                                 (c->has_default ? COL_HAS_DEFAULT : 0)));
         if (c->fill_default)
             put_slice(out, c->fill_default);
         tr_buf_put_varint(out, c->key_pos);
@@ -286,6 +287,7 @@ static int decode_into(struct tr_slice bytes, struct tr_column *cols, char *scra
         uint8_t f = tr_cur_u8(&c);
         k->not_null = f & COL_NOT_NULL;
         k->generated = f & COL_GENERATED;
+        k->has_default = f & COL_HAS_DEFAULT;
         k->fill_default = f & COL_HAS_FILL ? take_str(&c, &scratch) : NULL;
         k->key_pos = (uint16_t)tr_cur_varint(&c);
         k->precision = (int32_t)tr_cur_zigzag(&c);

@@ -39,14 +39,9 @@ static void credit(struct tr_pool *p, uint64_t n)
         p->on_low(p->on_low_arg);
 }
 
-int tr_seg_new(struct tr_pool *p, size_t cap, struct tr_seg **ret)
+/* cap is charged already. */
+static int make(struct tr_pool *p, size_t cap, struct tr_seg **ret)
 {
-    uint64_t now = atomic_load_explicit(&p->charged, memory_order_relaxed);
-    do {
-        if (now != 0 && now + cap > p->limit)
-            return TR_AGAIN;
-    } while (!atomic_compare_exchange_weak_explicit(&p->charged, &now, now + cap, memory_order_relaxed, memory_order_relaxed));
-    note_peak(p, now + cap);
     struct tr_seg *s = tr_calloc(1, sizeof *s);
     if (!s || tr_buf_reserve(&s->buf, cap) < 0) {
         tr_free(s);
@@ -58,6 +53,23 @@ int tr_seg_new(struct tr_pool *p, size_t cap, struct tr_seg **ret)
     atomic_init(&s->refs, 1);
     *ret = s;
     return TR_OK;
+}
+
+int tr_seg_new(struct tr_pool *p, size_t cap, struct tr_seg **ret)
+{
+    uint64_t now = atomic_load_explicit(&p->charged, memory_order_relaxed);
+    do {
+        if (now != 0 && now + cap > p->limit)
+            return TR_AGAIN;
+    } while (!atomic_compare_exchange_weak_explicit(&p->charged, &now, now + cap, memory_order_relaxed, memory_order_relaxed));
+    note_peak(p, now + cap);
+    return make(p, cap, ret);
+}
+
+int tr_seg_force(struct tr_pool *p, size_t cap, struct tr_seg **ret)
+{
+    note_peak(p, atomic_fetch_add_explicit(&p->charged, cap, memory_order_relaxed) + cap);
+    return make(p, cap, ret);
 }
 
 static void set_charge(struct tr_seg *s, uint64_t to)

@@ -41,6 +41,7 @@ bool tr_pool_below_low(const struct tr_pool *p);
 uint64_t tr_pool_charged(const struct tr_pool *p);
 
 int tr_seg_new(struct tr_pool *p, size_t cap, struct tr_seg **ret);
+int tr_seg_force(struct tr_pool *p, size_t cap, struct tr_seg **ret); /* charged but never refused: for rows whose payload has begun. NOMEM */
 void tr_seg_recharge(struct tr_seg *s);   /* after buf grew: charges the difference, never refuses (the row is already here) */
 void tr_seg_trim(struct tr_seg *s);       /* at sealing: gives back unused capacity when it is worth a realloc */
 struct tr_seg *tr_seg_ref(struct tr_seg *s);

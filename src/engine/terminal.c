@@ -1,0 +1,820 @@
+#include "engine.h"
+
+#include <string.h>
+
+#include "alloc.h"
+#include "check.h"
+#include "hash.h"
+
+/* The terminal stage: from rows to chunks.
+ *
+ * An *open* chunk per (target, shard) is being filled; at most open_chunks_max stand open, within open_bytes_max. Shipping a
+ * chunk hands it to its shard's queue or, when that is full, parks it; while anything is parked tr_out_room says AGAIN.
+ * Encoders of shipped chunks are kept in a short LRU list: a busy target reuses its own, ten thousand idle ones cost nothing.
+ *
+ * Boundaries. For a BOUNDARY sink chunks of several targets must be cut at the same transaction end. So nothing is shipped inside
+ * a transaction unless a chunk grows to twice its size; once something was (shipped_in_tx), the end of that transaction ships the
+ * rest and a mark. Each chunk touched by the current transaction remembers how long it was when the transaction began, so that
+ * FINAL can cut the tail off. */
+
+struct open_chunk {
+    struct tr_list node;     /* in open or idle */
+    struct tr_list touched;  /* by the transaction that is open */
+    struct tr_pqueue_node linger;
+    uint64_t key;
+    struct tr_target *target;
+    uint32_t shard;
+    struct tr_encoder *enc;
+    struct tr_msg *msg;      /* NULL: idle */
+    uint64_t charge;         /* its part of open_bytes */
+    size_t guess;            /* capacity to begin with */
+    size_t mark_bytes;
+    uint32_t mark_rows, mark_acks;
+};
+
+struct bound {
+    struct tr_target_ent *ent; /* READY; its target never changes */
+};
+
+struct shard_side {
+    struct tr_list parked;
+    bool unflushed, unforced;  /* something was shipped since the last IDLE, FORCE mark */
+};
+
+struct tr_out {
+    struct tr_worker *w;
+    struct tr_sink_rt *k;
+    struct tr_list open, idle, touched;
+    uint32_t n_open, n_idle, n_parked;
+    uint64_t open_bytes;
+    struct tr_pqueue linger;
+    struct tr_u64map by_key;
+    struct open_chunk *last;
+    struct shard_side *sides;
+    bool tx_open, shipped_in_tx, tx_full;
+    uint64_t sent;
+    struct tr_map binds;       /* tr_target_key -> tr_target_ent */
+    struct tr_target_key last_key;
+    struct tr_target *last_target;
+    uint64_t generation;
+    /* shared */
+    _Atomic uint64_t done;
+    _Atomic bool want_room, want_idle, want_done;
+};
+
+int tr_out_new(struct tr_worker *w, struct tr_sink_rt *k, struct tr_out **ret)
+{
+    struct tr_out *o = tr_calloc(1, sizeof *o);
+    if (!o)
+        return TR_NOMEM;
+    o->w = w;
+    o->k = k;
+    tr_list_init(&o->open);
+    tr_list_init(&o->idle);
+    tr_list_init(&o->touched);
+    tr_pqueue_init(&o->linger);
+    tr_u64map_init(&o->by_key);
+    tr_map_init(&o->binds);
+    o->sides = tr_calloc(k->n_shards, sizeof *o->sides);
+    if (!o->sides) {
+        tr_free(o);
+        return TR_NOMEM;
+    }
+    for (uint32_t i = 0; i < k->n_shards; i++)
+        tr_list_init(&o->sides[i].parked);
+    *ret = o;
+    return TR_OK;
+}
+
+static void fail_nomem(struct tr_out *o, const char *what)
+{
+    struct tr_err err;
+    tr_err_set(&err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory for %s", o->k->name, what);
+    tr_pl_fail(o->w->p, &err);
+}
+
+/* ---- shipping ------------------------------------------------------------------------------------------------------ */
+
+static void send(struct tr_out *o, uint32_t shard, struct tr_msg *m)
+{
+    struct shard_side *side = &o->sides[shard];
+    m->it.group = o->w->index;
+    if (m->seg) {
+        o->sent++;
+        side->unflushed = side->unforced = true;
+    }
+    if (m->flags & TR_MSG_IDLE)
+        side->unflushed = false;
+    if (m->flags & TR_MSG_FORCE)
+        side->unflushed = side->unforced = false;
+    if (tr_list_empty(&side->parked)) {
+        int rc = tr_queue_try_push(&o->k->shards[shard].queue, m);
+        if (rc == TR_OK)
+            return;
+        if (rc == TR_EOF) { /* torn down before us */
+            tr_msg_fail(m);
+            return;
+        }
+    }
+    tr_list_push_back(&side->parked, &m->it.node);
+    o->n_parked++;
+}
+
+static void send_mark(struct tr_out *o, uint32_t shard, uint8_t flags)
+{
+    struct tr_msg *m = tr_msg_new(o);
+    if (!m) {
+        fail_nomem(o, "a mark");
+        return;
+    }
+    m->flags = flags;
+    send(o, shard, m);
+}
+
+static bool unpark_side(struct tr_out *o, uint32_t shard)
+{
+    struct shard_side *side = &o->sides[shard];
+    while (!tr_list_empty(&side->parked)) {
+        struct tr_batcher_item *it = tr_container_of(tr_list_first(&side->parked), struct tr_batcher_item, node);
+        struct tr_msg *m = tr_container_of(it, struct tr_msg, it);
+        tr_list_del(&it->node); /* before the push: from then on it is the shard's */
+        int rc = tr_queue_try_push(&o->k->shards[shard].queue, m);
+        if (rc == TR_AGAIN) {
+            tr_list_push_front(&side->parked, &it->node);
+            return false;
+        }
+        o->n_parked--;
+        if (rc == TR_EOF)
+            tr_msg_fail(m);
+    }
+    return true;
+}
+
+bool tr_out_unpark(struct tr_out *o)
+{
+    if (!o->n_parked)
+        return true;
+    /* The flag first: a pop after it wakes us, a pop before it is seen by the push. */
+    atomic_store(&o->want_room, true);
+    bool all = true;
+    for (uint32_t i = 0; i < o->k->n_shards; i++)
+        all &= unpark_side(o, i);
+    if (all)
+        atomic_store(&o->want_room, false);
+    return all;
+}
+
+static void chunk_free(struct tr_out *o, struct open_chunk *c)
+{
+    if (o->last == c)
+        o->last = NULL;
+    tr_u64map_del(&o->by_key, c->key, NULL);
+    tr_list_del(&c->node);
+    tr_list_del(&c->touched);
+    if (c->enc)
+        c->enc->ops->free(c->enc);
+    tr_free(c);
+}
+
+/* The chunk has no message any more. */
+static void chunk_idle(struct tr_out *o, struct open_chunk *c)
+{
+    tr_pqueue_remove(&o->linger, &c->linger);
+    tr_list_del(&c->touched);
+    tr_list_del(&c->node);
+    tr_list_push_back(&o->idle, &c->node);
+    o->open_bytes -= c->charge;
+    c->charge = 0;
+    c->msg = NULL;
+    o->n_open--;
+    if (++o->n_idle > TR_ENCODERS_IDLE_MAX) {
+        chunk_free(o, tr_container_of(tr_list_first(&o->idle), struct open_chunk, node));
+        o->n_idle--;
+    }
+}
+
+static void ship(struct tr_out *o, struct open_chunk *c, uint8_t flags)
+{
+    struct tr_msg *m = c->msg;
+    struct tr_err err;
+    uint32_t shard = c->shard;
+    if (c->enc->ops->finish_chunk && c->enc->ops->finish_chunk(c->enc, &m->seg->buf, &err) < 0) {
+        err.rc = TR_FATAL;
+        tr_pl_fail(o->w->p, &err);
+    }
+    size_t n = m->seg->buf.n, cap = 4096;
+    while (cap < n + n / 4 && cap < o->k->t.chunk_bytes)
+        cap *= 2;
+    c->guess = TR_MIN(cap, (size_t)o->k->t.chunk_bytes);
+    tr_seg_recharge(m->seg);
+    tr_seg_trim(m->seg);
+    m->it.target = (uintptr_t)c->target;
+    m->it.table = (uint64_t)c->target->table_id << 8 | (uint64_t)c->target->variant;
+    m->it.rows = m->rows;
+    m->it.bytes = m->seg->buf.n;
+    m->it.charge = m->seg->charge;
+    m->flags = flags;
+    if (!(flags & TR_MSG_BOUNDARY))
+        o->shipped_in_tx = true;
+    chunk_idle(o, c);
+    send(o, shard, m);
+}
+
+/* Ships what is open for one shard; the last chunk carries the flags, which go out as a mark of their own when nothing is open but
+ * something before is not yet covered by them. */
+static void ship_shard(struct tr_out *o, uint32_t s, uint8_t flags)
+{
+    struct open_chunk *last = NULL;
+    TR_LIST_EACH (n, &o->open) {
+        struct open_chunk *c = tr_container_of(n, struct open_chunk, node);
+        if (c->shard != s)
+            continue;
+        if (last)
+            ship(o, last, 0);
+        last = c;
+    }
+    if (last)
+        ship(o, last, flags);
+    else if (((flags & TR_MSG_BOUNDARY) && o->shipped_in_tx) || ((flags & TR_MSG_IDLE) && o->sides[s].unflushed) ||
+             ((flags & TR_MSG_FORCE) && o->sides[s].unforced))
+        send_mark(o, s, flags);
+}
+
+static void ship_all(struct tr_out *o, uint8_t flags)
+{
+    for (uint32_t s = 0; s < o->k->n_shards; s++)
+        ship_shard(o, s, flags);
+    if (flags & TR_MSG_BOUNDARY)
+        o->shipped_in_tx = o->tx_full = false;
+}
+
+static uint8_t boundary_flag(const struct tr_out *o)
+{
+    return o->k->boundary ? TR_MSG_BOUNDARY : 0;
+}
+
+/* ---- room, bind ---------------------------------------------------------------------------------------------------- */
+
+int tr_out_room(struct tr_out *o)
+{
+    if (o->w->budget.engaged || !tr_out_unpark(o) || tr_pool_above_high(&o->w->p->pool))
+        return TR_AGAIN;
+    return TR_OK;
+}
+
+static struct tr_target_ent *find_ent(struct tr_sink_rt *k, const struct tr_target_key *key, bool swap)
+{
+    TR_LIST_EACH (n, &k->targets) {
+        struct tr_target_ent *e = tr_container_of(n, struct tr_target_ent, node);
+        if (!e->forgotten && e->swap == swap && memcmp(&e->key, key, sizeof *key) == 0)
+            return e;
+    }
+    return NULL;
+}
+
+/* Under the sink's lock. */
+static struct tr_target_ent *ask(struct tr_sink_rt *k, const struct tr_target_key *key, const struct tr_schema *s, bool swap)
+{
+    struct tr_target_ent *e = find_ent(k, key, swap);
+    if (e)
+        return e;
+    e = tr_calloc(1, sizeof *e);
+    if (!e)
+        return NULL;
+    e->key = *key;
+    e->swap = swap;
+    e->schema = s ? tr_schema_ref(s) : NULL;
+    e->not_before_ns = INT64_MIN;
+    tr_list_push_back(&k->targets, &e->node);
+    tr_waker_wake(&k->waker);
+    return e;
+}
+
+static void check_generation(struct tr_out *o)
+{
+    uint64_t g = atomic_load_explicit(&o->k->generation, memory_order_acquire);
+    if (g == o->generation)
+        return;
+    o->generation = g;
+    o->last_target = NULL;
+    tr_map_clear(&o->binds);
+}
+
+/* A table arrives in another version: what stands open of the older one goes first. */
+static void ship_other_versions(struct tr_out *o, const struct tr_target_key *key)
+{
+    TR_LIST_EACH (n, &o->open) {
+        struct open_chunk *c = tr_container_of(n, struct open_chunk, node);
+        if (c->target->table_id == key->table_id && c->target->schema_version != key->version && !o->k->one_target && !o->k->boundary)
+            ship(o, c, 0);
+    }
+}
+
+int tr_out_bind(struct tr_out *o, const struct tr_schema *s, enum tr_target_variant variant, uint64_t snapshot_id, struct tr_target **ret,
+                struct tr_err *err)
+{
+    struct tr_sink_rt *k = o->k;
+    struct tr_target_key key = {0};
+    if (!k->one_target) {
+        TR_ASSERT(s != NULL);
+        key = (struct tr_target_key){.table_id = s->table_id, .version = s->version, .snapshot_id = snapshot_id, .variant = (uint32_t)variant};
+    }
+    check_generation(o);
+    if (o->last_target && memcmp(&key, &o->last_key, sizeof key) == 0) {
+        *ret = o->last_target;
+        return TR_OK;
+    }
+    struct tr_target_ent *e = tr_map_get(&o->binds, tr_slice_of(&key, sizeof key));
+    int rc = TR_OK;
+    if (!e) {
+        ship_other_versions(o, &key);
+        tr_mutex_lock(&k->lock);
+        e = ask(k, &key, s, false);
+        if (!e)
+            rc = tr_err_set(err, TR_NOT_READY, TR_DOM_ENGINE, "sink %s: no memory to bind", k->name);
+        else if (e->state == TR_BIND_PENDING)
+            rc = tr_err_set(err, TR_NOT_READY, TR_DOM_ENGINE, "sink %s: binding a table", k->name);
+        else if (e->state == TR_BIND_REFUSED) {
+            *err = e->err;
+            rc = TR_REJECT;
+        }
+        tr_mutex_unlock(&k->lock);
+        if (rc < 0)
+            return rc;
+        if (tr_map_put(&o->binds, tr_slice_of(&key, sizeof key), e, NULL) < 0)
+            return tr_err_set(err, TR_NOT_READY, TR_DOM_ENGINE, "sink %s: no memory to bind", k->name);
+    }
+    o->last_key = key;
+    o->last_target = e->target;
+    *ret = e->target;
+    return TR_OK;
+}
+
+int tr_out_swap(struct tr_out *o, const struct tr_schema *s, uint64_t snapshot_id, struct tr_err *err)
+{
+    struct tr_sink_rt *k = o->k;
+    struct tr_target_key key = {.table_id = s->table_id, .version = s->version, .snapshot_id = snapshot_id};
+    tr_mutex_lock(&k->lock);
+    struct tr_target_ent *e = ask(k, &key, s, true);
+    int rc = TR_OK;
+    if (!e || e->state == TR_BIND_PENDING) {
+        rc = tr_err_set(err, TR_NOT_READY, TR_DOM_ENGINE, "sink %s: swapping a table", k->name);
+    } else {
+        if (e->state == TR_BIND_REFUSED) {
+            *err = e->err;
+            rc = err->rc;
+        }
+        e->forgotten = true; /* asked again, it is done again */
+    }
+    tr_mutex_unlock(&k->lock);
+    return rc;
+}
+
+void tr_out_unbind(struct tr_out *o, uint32_t table_id, enum tr_target_variant variant)
+{
+    struct tr_sink_rt *k = o->k;
+    tr_mutex_lock(&k->lock);
+    TR_LIST_EACH (n, &k->targets) {
+        struct tr_target_ent *e = tr_container_of(n, struct tr_target_ent, node);
+        if (!e->swap && e->key.table_id == table_id && e->key.variant == (uint32_t)variant)
+            e->forgotten = true;
+    }
+    atomic_fetch_add_explicit(&k->generation, 1, memory_order_release);
+    tr_mutex_unlock(&k->lock);
+    check_generation(o);
+    TR_LIST_EACH (n, &o->idle) {
+        struct open_chunk *c = tr_container_of(n, struct open_chunk, node);
+        if (c->target->table_id == table_id && c->target->variant == variant) {
+            chunk_free(o, c);
+            o->n_idle--;
+        }
+    }
+}
+
+/* ---- put ------------------------------------------------------------------------------------------------------------ */
+
+static uint32_t shard_of(const struct tr_out *o, const struct tr_change *c)
+{
+    uint32_t n = o->k->n_shards;
+    return n == 1 ? 0 : (uint32_t)(tr_hash64(c->key.p, c->key.n) % n);
+}
+
+static int chunk_find(struct tr_out *o, struct tr_target *t, uint32_t shard, struct open_chunk **ret, struct tr_err *err)
+{
+    struct open_chunk *c = o->last;
+    if (c && c->target == t && c->shard == shard) {
+        *ret = c;
+        return TR_OK;
+    }
+    uint64_t key = (uint64_t)(uintptr_t)t << 16 | shard;
+    c = tr_u64map_get_ptr(&o->by_key, key);
+    if (!c) {
+        c = tr_calloc(1, sizeof *c);
+        if (!c || tr_u64map_put_ptr(&o->by_key, key, c) < 0) {
+            tr_free(c);
+            return tr_err_set(err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory for a chunk", o->k->name);
+        }
+        tr_list_init(&c->node);
+        tr_list_init(&c->touched);
+        c->key = key;
+        c->target = t;
+        c->shard = shard;
+        c->guess = TR_MIN((size_t)16384, (size_t)o->k->t.chunk_bytes);
+        int rc = o->k->sink->ops->encoder_new(o->k->sink, t, &c->enc, err);
+        if (rc < 0) {
+            c->enc = NULL;
+            chunk_free(o, c);
+            return rc;
+        }
+        tr_list_push_back(&o->idle, &c->node);
+        o->n_idle++;
+    }
+    o->last = c;
+    *ret = c;
+    return TR_OK;
+}
+
+static int chunk_begin(struct tr_out *o, struct open_chunk *c, struct tr_err *err)
+{
+    struct tr_msg *m = tr_msg_new(o);
+    /* tr_out_room was asked for this payload, so it is taken even if the budget has been used up since. */
+    if (!m || tr_pqueue_reserve(&o->linger, o->linger.n + 1) < 0 || tr_seg_force(&o->w->p->pool, c->guess, &m->seg) < 0) {
+        if (m)
+            tr_msg_fail(m);
+        return tr_err_set(err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory for a chunk of %zu bytes", o->k->name, c->guess);
+    }
+    m->target = c->target;
+    m->it.oldest_ns = o->w->now_ns;
+    c->msg = m;
+    c->mark_bytes = 0;
+    c->mark_rows = c->mark_acks = 0;
+    c->charge = m->seg->charge;
+    o->open_bytes += c->charge;
+    tr_list_del(&c->node);
+    tr_list_push_back(&o->open, &c->node);
+    o->n_idle--;
+    o->n_open++;
+    /* Half of the linger is the chunk's, the rest the batch's. */
+    tr_pqueue_push(&o->linger, &c->linger, tr_deadline_ns(o->w->now_ns, o->k->t.linger_ns / 2));
+    return TR_OK;
+}
+
+static int span_note(struct tr_msg *m, const struct tr_ack *a, int64_t pos)
+{
+    for (uint32_t i = m->n_spans; i-- > 0;) {
+        struct tr_span *s = &m->spans[i];
+        if (s->lane == a->lane && s->epoch == a->epoch) {
+            if (pos < s->first)
+                s->first = pos;
+            if (pos > s->last)
+                s->last = pos;
+            return TR_OK;
+        }
+    }
+    if (m->n_spans == m->cap_spans) {
+        struct tr_span *v = tr_malloc(2 * m->cap_spans * sizeof *v);
+        if (!v)
+            return TR_NOMEM;
+        memcpy(v, m->spans, m->n_spans * sizeof *v);
+        if (m->spans != m->inline_span)
+            tr_free(m->spans);
+        m->spans = v;
+        m->cap_spans *= 2;
+    }
+    m->spans[m->n_spans++] = (struct tr_span){.lane = a->lane, .epoch = a->epoch, .first = pos, .last = pos};
+    return TR_OK;
+}
+
+static size_t held(const struct open_chunk *c)
+{
+    return c->msg->seg->buf.n + (c->enc->ops->buffered ? c->enc->ops->buffered(c->enc) : 0);
+}
+
+static uint64_t row_bytes(const struct tr_change *c, uint32_t *ret_largest)
+{
+    uint64_t sum = c->key.n + c->old_key.n + c->message.n, most = 0;
+    *ret_largest = UINT32_MAX;
+    const struct tr_row *rows[] = {&c->after, &c->before};
+    for (size_t r = 0; r < TR_ARRAY_LEN(rows); r++)
+        for (uint32_t i = 0; i < rows[r]->n; i++)
+            if (rows[r]->state[i] == TR_PRESENT) {
+                sum += rows[r]->v[i].n;
+                if (rows[r]->v[i].n > most) {
+                    most = rows[r]->v[i].n;
+                    *ret_largest = i;
+                }
+            }
+    return sum;
+}
+
+/* Names the row that is too large, by table and its largest column. */
+static int refuse_large(struct tr_out *o, const struct tr_change *v, uint32_t n, struct tr_err *err)
+{
+    uint32_t at = 0, largest = UINT32_MAX, column;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t b = row_bytes(&v[i], &column);
+        if (b >= most) {
+            most = b;
+            at = i;
+            largest = column;
+        }
+    }
+    const struct tr_schema *s = v[at].schema;
+    return tr_err_set(err, TR_REJECT, TR_DOM_ENGINE, "table %s.%s: a row of about %llu bytes (most of it in column %s) exceeds record_bytes_max %llu of sink %s",
+                      s ? s->ns : "", s ? s->name : "", (unsigned long long)most, s && largest < s->n_columns ? s->columns[largest].name : "?",
+                      (unsigned long long)o->k->t.record_bytes_max, o->k->name);
+}
+
+static bool too_large(const struct tr_out *o, const struct tr_change *v, uint32_t n)
+{
+    uint32_t column;
+    for (uint32_t i = 0; i < n; i++)
+        if (row_bytes(&v[i], &column) > o->k->t.record_bytes_max)
+            return true;
+    return false;
+}
+
+static int encode_run(struct tr_out *o, struct open_chunk *c, const struct tr_change *v, uint32_t n, struct tr_err *err)
+{
+    struct tr_buf *buf = &c->msg->seg->buf;
+    uint32_t done = 0;
+    size_t before = buf->n;
+    bool holds = c->enc->ops->buffered != NULL;
+    if (holds && too_large(o, v, n)) /* what it holds inside cannot be taken back */
+        return refuse_large(o, v, n, err);
+    int rc = c->enc->ops->encode(c->enc, v, n, &done, buf, err);
+    if (rc >= 0 && !holds && buf->n - before > o->k->t.record_bytes_max && (n == 1 || too_large(o, v, n)))
+        rc = refuse_large(o, v, n, err);
+    if (rc < 0) {
+        if (!holds)
+            buf->n = before;
+        if (rc == TR_NOMEM)
+            rc = tr_err_set(err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory to encode a row", o->k->name);
+    }
+    return rc < 0 ? rc : TR_OK;
+}
+
+static bool chunk_full(const struct tr_out *o, const struct open_chunk *c, uint32_t factor)
+{
+    const struct tr_sink_tuning *t = &o->k->t;
+    return held(c) >= t->chunk_bytes * factor || c->msg->acks.n >= t->acks_max * factor || c->msg->rows >= t->batch_rows_max;
+}
+
+static void mark_touched(struct tr_out *o)
+{
+    struct tr_list *n;
+    while ((n = tr_list_pop_front(&o->touched))) {
+        struct open_chunk *c = tr_container_of(n, struct open_chunk, touched);
+        c->mark_bytes = c->msg->seg->buf.n;
+        c->mark_rows = c->msg->rows;
+        c->mark_acks = c->msg->acks.n;
+    }
+}
+
+static void enforce_limits(struct tr_out *o)
+{
+    while (o->n_open > o->k->t.open_chunks_max || (o->open_bytes > o->k->t.open_bytes_max && o->n_open > 1)) {
+        struct open_chunk *best = NULL;
+        TR_LIST_EACH (n, &o->open) { /* oldest first, so that equals fall to the oldest */
+            struct open_chunk *c = tr_container_of(n, struct open_chunk, node);
+            if (!best || c->charge > best->charge)
+                best = c;
+        }
+        if (o->k->boundary && !o->tx_open)
+            ship_all(o, TR_MSG_BOUNDARY);
+        else
+            ship(o, best, 0);
+    }
+}
+
+static int put_run(struct tr_out *o, struct tr_target *t, uint32_t shard, const struct tr_change *v, uint32_t n, struct tr_ack *ack, int64_t pos,
+                   struct tr_err *err)
+{
+    struct open_chunk *c = NULL;
+    int rc = chunk_find(o, t, shard, &c, err);
+    if (rc < 0 || (!c->msg && (rc = chunk_begin(o, c, err)) < 0))
+        return rc;
+    struct tr_msg *m = c->msg;
+    rc = encode_run(o, c, v, n, err);
+    /* An ack held without a row is harmless; a row without its ack would be a loss. So the ack comes before the count. */
+    if (rc >= 0 && (tr_ackset_add(&m->acks, ack) < 0 || span_note(m, ack, pos) < 0))
+        rc = tr_err_set(err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory for an ack", o->k->name);
+    if (rc < 0) {
+        if (m->rows == 0) { /* nothing else is in it */
+            chunk_idle(o, c);
+            tr_msg_fail(m);
+        }
+        return rc;
+    }
+    m->rows += n;
+    for (uint32_t i = 0; i < n; i++) {
+        m->dependent |= (v[i].flags & (TR_CHG_MOVED | TR_CHG_UNCHANGED)) != 0;
+        o->tx_open |= tr_op_opens_tx(v[i].op);
+    }
+    if (m->seg->buf.cap != m->seg->charge)
+        tr_seg_recharge(m->seg);
+    o->open_bytes += m->seg->charge - c->charge;
+    c->charge = m->seg->charge;
+    if (o->k->boundary) {
+        if (tr_list_empty(&c->touched))
+            tr_list_push_back(&o->touched, &c->touched);
+        if (!o->tx_open) {
+            mark_touched(o);
+            if (chunk_full(o, c, 1))
+                ship_all(o, TR_MSG_BOUNDARY);
+        } else if (chunk_full(o, c, 2)) {
+            ship(o, c, 0);
+        } else {
+            o->tx_full |= chunk_full(o, c, 1);
+        }
+    } else if (chunk_full(o, c, 1)) {
+        ship(o, c, 0);
+    }
+    enforce_limits(o);
+    return TR_OK;
+}
+
+int tr_out_put(struct tr_out *o, struct tr_target *t, const struct tr_change *v, uint32_t n, struct tr_ack *ack, int64_t pos, struct tr_err *err)
+{
+    if (o->k->n_shards == 1)
+        return n ? put_run(o, t, 0, v, n, ack, pos, err) : TR_OK;
+    for (uint32_t i = 0; i < n;) {
+        uint32_t shard = shard_of(o, &v[i]), k = i + 1;
+        while (k < n && shard_of(o, &v[k]) == shard)
+            k++;
+        int rc = put_run(o, t, shard, v + i, k - i, ack, pos, err);
+        if (rc < 0)
+            return rc;
+        i = k;
+    }
+    return TR_OK;
+}
+
+/* ---- ends, flushes, barrier ----------------------------------------------------------------------------------------- */
+
+int tr_out_tx_end(struct tr_out *o, struct tr_err *err)
+{
+    (void)err;
+    o->tx_open = false;
+    if (!o->k->boundary)
+        return TR_OK;
+    mark_touched(o);
+    if (o->shipped_in_tx || o->tx_full)
+        ship_all(o, TR_MSG_BOUNDARY);
+    return TR_OK;
+}
+
+/* FINAL inside a transaction: the open chunks are cut back to where it began, and what is cut off fails. */
+static void cut_tail(struct tr_out *o)
+{
+    struct tr_list *n;
+    while ((n = tr_list_pop_front(&o->touched))) {
+        struct open_chunk *c = tr_container_of(n, struct open_chunk, touched);
+        struct tr_msg *m = c->msg;
+        bool holds = c->enc->ops->buffered && c->enc->ops->buffered(c->enc);
+        if (c->mark_rows == 0 || holds) {
+            chunk_idle(o, c);
+            tr_msg_fail(m);
+            continue;
+        }
+        struct tr_ack **v = m->acks.v ? m->acks.v : m->acks.inline_v;
+        for (uint32_t i = c->mark_acks - 1; i < m->acks.n; i++) /* the poll of the last whole row may have given the tail as well */
+            tr_ack_fail(v[i]);
+        m->seg->buf.n = c->mark_bytes;
+        m->rows = c->mark_rows;
+    }
+}
+
+static void flush_final(struct tr_out *o)
+{
+    if (o->k->boundary && o->tx_open) {
+        if (o->shipped_in_tx) { /* the shard holds a part: it fails its staging, we ours */
+            TR_LIST_EACH (n, &o->open) {
+                struct open_chunk *c = tr_container_of(n, struct open_chunk, node);
+                struct tr_msg *m = c->msg;
+                chunk_idle(o, c);
+                tr_msg_fail(m);
+            }
+            return;
+        }
+        cut_tail(o);
+        o->tx_open = false;
+    }
+    ship_all(o, (uint8_t)(TR_MSG_FORCE | boundary_flag(o)));
+}
+
+/* A shard that is writing gets no more for now: rows go on gathering in larger chunks, and it wakes us when it is quiet. */
+static void flush_idle(struct tr_out *o)
+{
+    if (o->k->boundary && o->tx_open)
+        return;
+    atomic_store(&o->want_idle, true); /* before the look: a shard that becomes quiet after it wakes us */
+    for (uint32_t s = 0; s < o->k->n_shards; s++)
+        if (atomic_load(&o->k->shards[s].quiet))
+            ship_shard(o, s, (uint8_t)(TR_MSG_IDLE | boundary_flag(o)));
+    if (o->k->boundary && !o->sides[0].unflushed)
+        o->shipped_in_tx = o->tx_full = false;
+    bool rest = o->n_open > 0;
+    for (uint32_t s = 0; s < o->k->n_shards; s++)
+        rest |= o->sides[s].unflushed;
+    if (!rest)
+        atomic_store(&o->want_idle, false);
+}
+
+void tr_out_flush(struct tr_out *o, enum tr_flush why, int64_t now_ns)
+{
+    tr_out_unpark(o);
+    switch (why) {
+    case TR_FLUSH_IDLE:
+        flush_idle(o);
+        break;
+    case TR_FLUSH_LINGER:
+        if (tr_out_next_linger(o) > now_ns)
+            break;
+        if (o->k->boundary) {
+            ship_all(o, TR_MSG_BOUNDARY);
+            break;
+        }
+        while (tr_pqueue_next_key(&o->linger) <= now_ns)
+            ship(o, tr_container_of(tr_pqueue_peek(&o->linger), struct open_chunk, linger), 0);
+        break;
+    case TR_FLUSH_FINAL:
+        flush_final(o);
+        break;
+    }
+}
+
+int64_t tr_out_next_linger(const struct tr_out *o)
+{
+    return o->k->boundary && o->tx_open ? INT64_MAX : tr_pqueue_next_key(&o->linger);
+}
+
+void tr_out_force(struct tr_out *o)
+{
+    if (!(o->k->boundary && o->tx_open))
+        ship_all(o, (uint8_t)(TR_MSG_FORCE | boundary_flag(o)));
+}
+
+void tr_out_press(struct tr_out *o)
+{
+    if (o->k->boundary && o->tx_open && o->n_open && !o->n_parked)
+        ship_all(o, 0);
+}
+
+int tr_out_barrier(struct tr_out *o, struct tr_err *err)
+{
+    TR_ASSERT(!o->tx_open || !o->k->boundary);
+    ship_all(o, (uint8_t)(TR_MSG_FORCE | boundary_flag(o)));
+    atomic_store(&o->want_done, true);
+    if (atomic_load(&o->done) != o->sent)
+        return tr_err_set(err, TR_NOT_READY, TR_DOM_ENGINE, "sink %s: waiting until what was sent is durable", o->k->name);
+    atomic_store(&o->want_done, false);
+    return TR_OK;
+}
+
+void tr_out_on_done(struct tr_out *o)
+{
+    atomic_fetch_add(&o->done, 1);
+    if (atomic_load(&o->want_done))
+        tr_waker_wake(&o->w->waker);
+}
+
+void tr_out_wake(struct tr_out *o, bool room, bool idle)
+{
+    if ((room && atomic_exchange(&o->want_room, false)) || (idle && atomic_exchange(&o->want_idle, false)))
+        tr_waker_wake(&o->w->waker);
+}
+
+/* ---- teardown ------------------------------------------------------------------------------------------------------- */
+
+void tr_out_abandon(struct tr_out *o)
+{
+    TR_LIST_EACH (n, &o->open) {
+        struct open_chunk *c = tr_container_of(n, struct open_chunk, node);
+        struct tr_msg *m = c->msg;
+        chunk_idle(o, c);
+        tr_msg_fail(m);
+    }
+    for (uint32_t i = 0; i < o->k->n_shards; i++) {
+        struct tr_list *n;
+        while ((n = tr_list_pop_front(&o->sides[i].parked)))
+            tr_msg_fail(tr_container_of(tr_container_of(n, struct tr_batcher_item, node), struct tr_msg, it));
+    }
+    o->n_parked = 0;
+    TR_LIST_EACH (n, &o->idle)
+        chunk_free(o, tr_container_of(n, struct open_chunk, node));
+    o->n_idle = 0;
+}
+
+void tr_out_free(struct tr_out *o)
+{
+    if (!o)
+        return;
+    tr_out_abandon(o);
+    tr_pqueue_done(&o->linger);
+    tr_u64map_done(&o->by_key);
+    tr_map_done(&o->binds);
+    tr_free(o->sides);
+    tr_free(o);
+}
