@@ -64,6 +64,7 @@ struct tr_column {
                                  (pg_attribute.attmissingval); NULL: existing rows hold NULL */
     uint8_t type;             /* enum tr_type */
     bool not_null;
+    bool has_default;         /* rows that existed when it was added may hold values that fill_default does not tell (a volatile default) */
     bool generated;           /* computed by the source; a sink stores the value it is sent */
     uint16_t key_pos;         /* 1-based position in the key; 0: not a key column */
     int32_t precision;        /* DECIMAL digits, -1 unknown */

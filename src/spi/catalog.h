@@ -1,7 +1,7 @@
 /*
  * catalog.h: the contract of a table catalog: the only place where targets are made and altered.
  *
- * Three steps: describe what is there; reconcile it with what is wanted into a plan (types/reconcile.h, pure; a plan is a
+ * Three steps: describe what is there; reconcile it with what is wanted into a plan (types/ddl.h, pure; a plan is a
  * value that can be printed, tested and refused); execute the plan. execute is idempotent: after a crash in the middle, describe
  * and reconcile again yield the rest. No sink writes DDL text: the plan carries statements made by types/ddl.h.
  *
@@ -16,32 +16,7 @@
 #include <tailrace/schema.h>
 
 #include "chain.h"
-
-/* A table as it is in the sink. */
-struct tr_table_desc {
-    bool exists;
-    const char *ns, *name;
-    struct tr_desc_column {
-        const char *name;
-        const char *type;      /* as the sink spells it, normalised */
-        bool not_null;
-        uint16_t key_pos;      /* 1-based, 0: not in the primary key */
-    } *columns;
-    uint32_t n_columns;
-    uint64_t snapshot_id;      /* of the build this table came from, as recorded beside it; 0: none */
-};
-
-struct tr_plan_step {
-    char *sql;
-    char *what;                /* in words, for logs and for `check` */
-};
-
-struct tr_plan {
-    struct tr_plan_step *steps;
-    uint32_t n;
-    bool refused;              /* not additive: steps is empty and reason says why and what cures it */
-    char reason[512];
-};
+#include "plan.h"
 
 struct tr_catalog;
 
@@ -55,8 +30,5 @@ struct tr_catalog_ops {
 struct tr_catalog {
     const struct tr_catalog_ops *ops;
 };
-
-void tr_table_desc_done(struct tr_table_desc *d); /* frees what describe allocated; types/ */
-void tr_plan_done(struct tr_plan *p);
 
 #endif

@@ -58,7 +58,7 @@ struct tr_component_env {
     struct tr_metrics *metrics;
     const char *state_dir;       /* where it may keep files of its own (spills); exists */
     uint64_t lease_token;        /* sinks: fencing token of this process */
-    bool hard_delete_default;
+    struct tr_strv hard_delete;  /* sinks: patterns of tables whose deleted rows go instead of becoming tombstones */
 };
 
 struct tr_source_type {

@@ -100,7 +100,7 @@ static int check_server(struct doctor *d)
     if (llabs(skew) > 1000000)
         say(d, TR_FINDING_WARN, "clock", "server", "the server's clock differs from ours by %" PRId64 " ms; lag figures will be off by as much => run an NTP daemon on both", skew / 1000);
     else
-        say(d, TR_FINDING_OK, "clock", "server", "clocks agree to %" PRId64 " ms", llabs(skew) / 1000);
+        say(d, TR_FINDING_OK, "clock", "server", "clocks agree to %" PRId64 " ms", (int64_t)llabs(skew) / 1000);
     PQclear(r);
     return TR_OK;
 }

@@ -19,7 +19,7 @@
     "       CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END,"                                            \
     "       coalesce(array_position(k.cols, a.attnum), 0),"                                                                    \
     "       coalesce(NOT o.collisdeterministic, false) OR coalesce(b.typname = 'citext', false),"                              \
-    "       c.relreplident, c.pk, c.pk_deferrable"                                                                             \
+    "       c.relreplident, c.pk, c.pk_deferrable, coalesce(a.atthasdef, false)"                                                                              \
     " FROM rel c CROSS JOIN cols r"                                                                                            \
     " LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = r.name::name AND NOT a.attisdropped AND a.atttypid = r.typ" \
     " LEFT JOIN LATERAL (WITH RECURSIVE d AS (SELECT t.oid, t.typbasetype, t.typtype, t.typcategory, t.typname FROM pg_type t"  \
@@ -145,6 +145,7 @@ int tr_pgschema_build(const PGresult *r, const struct tr_pg_msg *rel, const char
         c->not_null = val(r, i, 8) && val(r, i, 8)[0] == 't';
         c->generated = val(r, i, 9) && val(r, i, 9)[0] == 't';
         c->fill_default = val(r, i, 10);
+        c->has_default = val(r, i, 16) && val(r, i, 16)[0] == 't';
         key_pos[i] = num(r, i, 11);
         /* FULL flags every column: only the catalog knows the key */
         is_key[i] = identity == 'f' || !rel ? key_pos[i] != 0 : identity != 'n' && (rel->u.relation.cols[i].flags & 1);

@@ -1,0 +1,40 @@
+/*
+ * sqlite_db.h: a SQLite connection whose calls have a deadline, and the bookkeeping tables every mirror database carries:
+ *
+ *   _tailrace_tables (name, source, kind, snapshot_id)   which tables are ours, what they mirror and which build they are
+ *   _tailrace_lease  (token)                             the highest lease token that has written here
+ *
+ * Durability: journal_mode=WAL, synchronous=FULL: a committed transaction survives a power cut.
+ * Threads: one connection, one thread; tr_sqlite_interrupt from any.
+ */
+#ifndef TR_SQLITE_DB_H
+#define TR_SQLITE_DB_H
+
+#include <sqlite3.h>
+#include <stdatomic.h>
+
+#include "catalog.h"
+
+struct tr_sqlite_db {
+    sqlite3 *db;               /* NULL: closed */
+    const char *path;
+    const char *what;          /* "sink reporting": begins every message */
+    _Atomic(int64_t) deadline_ns;
+    _Atomic(bool) interrupted;
+};
+
+int tr_sqlite_open(struct tr_sqlite_db *d, int64_t deadline_ns, struct tr_err *err); /* fine if open */
+void tr_sqlite_close(struct tr_sqlite_db *d);
+void tr_sqlite_interrupt(struct tr_sqlite_db *d);
+
+int tr_sqlite_exec(struct tr_sqlite_db *d, const char *sql, int64_t deadline_ns, struct tr_err *err);
+/* Fills err from the connection's last error: RETRY, STALE, REJECT or FATAL. */
+int tr_sqlite_error(struct tr_sqlite_db *d, const char *doing, struct tr_err *err);
+
+/* Bookkeeping. kind: "mirror", "shadow", "changelog", "meta". find: rc 1 when there is no such row. */
+int tr_sqlite_note(struct tr_sqlite_db *d, const char *name, const char *source, const char *kind, uint64_t snapshot_id, struct tr_err *err);
+int tr_sqlite_find(struct tr_sqlite_db *d, const char *name, char source[200], char kind[16], uint64_t *ret_snapshot_id, struct tr_err *err);
+int tr_sqlite_forget(struct tr_sqlite_db *d, const char *name, struct tr_err *err);
+int tr_sqlite_describe(struct tr_sqlite_db *d, const char *name, struct tr_table_desc *ret, struct tr_err *err);
+
+#endif

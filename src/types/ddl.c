@@ -1,0 +1,487 @@
+#include "ddl.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "alloc.h"
+#include "check.h"
+#include "text.h"
+
+/* ---- values ---- */
+
+int tr_desc_add(struct tr_table_desc *d, const char *name, const char *type, bool not_null, uint16_t key_pos)
+{
+    struct tr_desc_column *v = tr_realloc(d->columns, (d->n_columns + 1) * sizeof *v);
+    if (!v)
+        return TR_NOMEM;
+    d->columns = v;
+    struct tr_desc_column *c = &v[d->n_columns];
+    *c = (struct tr_desc_column){.name = tr_strdup(name), .type = tr_strdup(type), .not_null = not_null, .key_pos = key_pos};
+    if (!c->name || !c->type) {
+        tr_free(c->name);
+        tr_free(c->type);
+        return TR_NOMEM;
+    }
+    d->n_columns++;
+    return TR_OK;
+}
+
+void tr_table_desc_done(struct tr_table_desc *d)
+{
+    for (uint32_t i = 0; i < d->n_columns; i++) {
+        tr_free(d->columns[i].name);
+        tr_free(d->columns[i].type);
+    }
+    tr_free(d->columns);
+    memset(d, 0, sizeof *d);
+}
+
+int tr_plan_add(struct tr_plan *p, struct tr_buf *sql, const char *what_fmt, ...)
+{
+    if (p->n == p->cap) {
+        uint32_t cap = p->cap ? p->cap * 2 : 8;
+        struct tr_plan_step *v = tr_realloc(p->steps, cap * sizeof *v);
+        if (!v)
+            return TR_NOMEM;
+        p->steps = v;
+        p->cap = cap;
+    }
+    char what[256];
+    va_list ap;
+    va_start(ap, what_fmt);
+    vsnprintf(what, sizeof what, what_fmt, ap);
+    va_end(ap);
+    struct tr_plan_step s = {.what = tr_strdup(what)};
+    if (!s.what || tr_buf_append_u8(sql, 0) < 0) {
+        tr_free(s.what);
+        return TR_NOMEM;
+    }
+    s.sql = (char *)tr_buf_take(sql, NULL);
+    p->steps[p->n++] = s;
+    return TR_OK;
+}
+
+void tr_plan_done(struct tr_plan *p)
+{
+    for (uint32_t i = 0; i < p->n; i++) {
+        tr_free(p->steps[i].sql);
+        tr_free(p->steps[i].what);
+    }
+    tr_free(p->steps);
+    memset(p, 0, sizeof *p);
+}
+
+static int nomem(struct tr_err *err)
+{
+    return tr_err_set(err, TR_NOMEM, TR_DOM_SCHEMA, "no memory for a table definition");
+}
+
+/* ---- types ---- */
+
+/* Names the source qualified (a schema other than pg_catalog) or quoted are its own inventions. */
+static bool everywhere(const char *type)
+{
+    return *type && !strpbrk(type, ".\"") && strcmp(type, "unknown") != 0 && strcmp(type, "-") != 0 && strcmp(type, "???") != 0;
+}
+
+static const char *pg_canonical(uint8_t type)
+{
+    switch (type) {
+    case TR_TYPE_BOOL: return "boolean";
+    case TR_TYPE_INT16: return "smallint";
+    case TR_TYPE_INT32: return "integer";
+    case TR_TYPE_INT64: return "bigint";
+    case TR_TYPE_FLOAT32: return "real";
+    case TR_TYPE_FLOAT64: return "double precision";
+    case TR_TYPE_DECIMAL: return "numeric";
+    case TR_TYPE_BYTES: return "bytea";
+    case TR_TYPE_DATE: return "date";
+    case TR_TYPE_TIME: return "time without time zone";
+    case TR_TYPE_TIMETZ: return "time with time zone";
+    case TR_TYPE_TIMESTAMP: return "timestamp without time zone";
+    case TR_TYPE_TIMESTAMPTZ: return "timestamp with time zone";
+    case TR_TYPE_INTERVAL: return "interval";
+    case TR_TYPE_UUID: return "uuid";
+    default: return "text";
+    }
+}
+
+static const char *sqlite_type(uint8_t type)
+{
+    switch (type) {
+    case TR_TYPE_BOOL:
+    case TR_TYPE_INT16:
+    case TR_TYPE_INT32:
+    case TR_TYPE_INT64: return "INTEGER";
+    case TR_TYPE_FLOAT32:
+    case TR_TYPE_FLOAT64: return "REAL";
+    case TR_TYPE_BYTES: return "BLOB";
+    default: return "TEXT";
+    }
+}
+
+int tr_sql_type(enum tr_dialect d, const struct tr_column *c, struct tr_buf *out)
+{
+    if (d == TR_DIALECT_SQLITE)
+        return tr_buf_append_str(out, sqlite_type(c->type));
+    /* regclass and its kin print names that need not exist on the other side */
+    bool names = !strncmp(c->source_type, "reg", 3);
+    return tr_buf_append_str(out, everywhere(c->source_type) && !names ? c->source_type : pg_canonical(c->type));
+}
+
+int tr_sql_name(const char *ns, const char *name, struct tr_buf *out)
+{
+    int rc = TR_OK;
+    if (*ns) {
+        rc = tr_quote_ident(out, tr_slice_str(ns));
+        if (rc >= 0)
+            rc = tr_buf_append_u8(out, '.');
+    }
+    return rc >= 0 ? tr_quote_ident(out, tr_slice_str(name)) : rc;
+}
+
+/* ---- wanted tables ---- */
+
+static int add(struct tr_want *w, const char *name, const char *type, uint16_t key_pos, const char *fill, bool unfillable)
+{
+    struct tr_want_column *v = tr_realloc(w->columns, (w->n + 1) * sizeof *v);
+    if (!v)
+        return TR_NOMEM;
+    w->columns = v;
+    struct tr_want_column *c = &v[w->n++];
+    *c = (struct tr_want_column){
+        .name = tr_strdup(name), .type = tr_strdup(type), .key_pos = key_pos, .fill = fill ? tr_strdup(fill) : NULL, .unfillable = unfillable};
+    return c->name && c->type && (c->fill || !fill) ? TR_OK : TR_NOMEM;
+}
+
+void tr_want_done(struct tr_want *w)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        tr_free(w->columns[i].name);
+        tr_free(w->columns[i].type);
+        tr_free(w->columns[i].fill);
+    }
+    tr_free(w->columns);
+    tr_free(w->ns);
+    tr_free(w->name);
+    memset(w, 0, sizeof *w);
+}
+
+static bool same_name(enum tr_dialect d, const char *a, const char *b)
+{
+    return d == TR_DIALECT_SQLITE ? strcasecmp(a, b) == 0 : strcmp(a, b) == 0;
+}
+
+static int check_names(const struct tr_want *w, const struct tr_schema *s, struct tr_err *err)
+{
+    for (uint32_t i = 0; i < s->n_columns; i++) {
+        const char *n = s->columns[i].name;
+        if (!strncmp(n, "_tr_", 4))
+            return tr_err_set(err, TR_REJECT, TR_DOM_SCHEMA, "column %s of table %s.%s has a name that tailrace keeps for itself (_tr_…); rename or exclude it", n, s->ns, s->name);
+        for (uint32_t k = 0; k < i; k++)
+            if (same_name(w->dialect, n, s->columns[k].name))
+                return tr_err_set(err, TR_REJECT, TR_DOM_SCHEMA, "columns %s and %s of table %s.%s differ in case only, which this sink cannot tell apart", s->columns[k].name, n,
+                                  s->ns, s->name);
+    }
+    return TR_OK;
+}
+
+static int add_ours(struct tr_want *w)
+{
+    bool lite = w->dialect == TR_DIALECT_SQLITE;
+    const char *big = lite ? "INTEGER" : "bigint", *ts = lite ? "TEXT" : "timestamp with time zone", *boolean = lite ? "INTEGER" : "boolean", *text = lite ? "TEXT" : "text";
+    int rc = TR_OK;
+    if (w->kind == TR_TABLE_LOG) {
+        static const char *const names[] = {"_tr_epoch", "_tr_commit_lsn", "_tr_ordinal"};
+        for (uint16_t i = 0; i < 3 && rc >= 0; i++)
+            rc = add(w, names[i], big, (uint16_t)(i + 1), NULL, false);
+        if (rc >= 0)
+            rc = add(w, "_tr_op", text, 0, NULL, false);
+        if (rc >= 0)
+            rc = add(w, "_tr_commit_time", ts, 0, NULL, false);
+        if (rc >= 0)
+            rc = add(w, "_tr_xid", big, 0, NULL, false);
+        if (rc >= 0)
+            rc = add(w, "_tr_version", big, 0, NULL, false);
+        if (rc >= 0)
+            rc = add(w, "_tr_unchanged", text, 0, NULL, false);
+        return rc >= 0 ? add(w, "_tr_old_key", text, 0, NULL, false) : rc;
+    }
+    rc = add(w, "_tr_version", big, 0, NULL, false);
+    if (rc >= 0 && w->kind == TR_TABLE_MIRROR_SOFT)
+        rc = add(w, "_tr_deleted", boolean, 0, NULL, false);
+    if (rc >= 0 && w->kind == TR_TABLE_MIRROR_SOFT)
+        rc = add(w, "_tr_deleted_at", ts, 0, NULL, false);
+    return rc;
+}
+
+int tr_want_new(enum tr_dialect d, enum tr_table_kind kind, const struct tr_schema *s, const char *ns, const char *name, struct tr_want *ret, struct tr_err *err)
+{
+    struct tr_want w = {.dialect = d, .kind = kind, .ns = tr_strdup(ns), .name = tr_strdup(name)};
+    int rc = w.ns && w.name ? check_names(&w, s, err) : nomem(err);
+    if (rc >= 0 && kind != TR_TABLE_LOG && !s->n_key)
+        rc = tr_err_set(err, TR_REJECT, TR_DOM_SCHEMA, "table %s.%s can have no mirror: %s", s->ns, s->name, s->no_key_reason);
+    if (rc >= 0 && kind == TR_TABLE_LOG)
+        rc = add_ours(&w) < 0 ? nomem(err) : TR_OK;
+    struct tr_buf type;
+    tr_buf_init(&type);
+    for (uint32_t i = 0; i < s->n_columns && rc >= 0; i++) {
+        const struct tr_column *c = &s->columns[i];
+        tr_buf_clear(&type);
+        rc = tr_sql_type(d, c, &type);
+        const char *t = tr_buf_cstr(&type);
+        /* a history holds what was sent: values from before a column was there are not made up */
+        bool mirror = kind != TR_TABLE_LOG;
+        if (rc < 0 || !t || add(&w, c->name, t, mirror ? c->key_pos : 0, mirror ? c->fill_default : NULL, mirror && !c->fill_default && (c->has_default || c->not_null)) < 0)
+            rc = nomem(err);
+    }
+    tr_buf_done(&type);
+    if (rc >= 0 && kind != TR_TABLE_LOG)
+        rc = add_ours(&w) < 0 ? nomem(err) : TR_OK;
+    if (rc < 0) {
+        tr_want_done(&w);
+        return rc;
+    }
+    *ret = w;
+    return TR_OK;
+}
+
+/* ---- plans ---- */
+
+static int put_key(const struct tr_want *w, struct tr_buf *q)
+{
+    int rc = tr_buf_append_str(q, ", PRIMARY KEY (");
+    bool any = false, more = true;
+    for (uint16_t pos = 1; more && rc >= 0; pos++) {
+        more = false;
+        for (uint32_t i = 0; i < w->n; i++)
+            if (w->columns[i].key_pos == pos) {
+                more = true;
+                rc = any ? tr_buf_append_str(q, ", ") : TR_OK;
+                if (rc >= 0)
+                    rc = tr_quote_ident(q, tr_slice_str(w->columns[i].name));
+                any = true;
+                break;
+            }
+    }
+    return rc >= 0 ? tr_buf_append_u8(q, ')') : rc;
+}
+
+static int plan_create(const struct tr_want *w, struct tr_plan *p, struct tr_err *err)
+{
+    struct tr_buf q;
+    tr_buf_init(&q);
+    int rc = tr_buf_append_str(&q, "CREATE TABLE ");
+    if (rc >= 0)
+        rc = tr_sql_name(w->ns, w->name, &q);
+    for (uint32_t i = 0; i < w->n && rc >= 0; i++) {
+        rc = tr_buf_append_str(&q, i ? ", " : " (");
+        if (rc >= 0)
+            rc = tr_quote_ident(&q, tr_slice_str(w->columns[i].name));
+        if (rc >= 0)
+            rc = tr_buf_printf(&q, " %s%s", w->columns[i].type, w->columns[i].key_pos ? " NOT NULL" : "");
+    }
+    if (rc >= 0)
+        rc = put_key(w, &q);
+    if (rc >= 0)
+        rc = tr_buf_append_u8(&q, ')');
+    if (rc >= 0)
+        rc = tr_plan_add(p, &q, "create table %s", w->name);
+    tr_buf_done(&q);
+    return rc < 0 ? nomem(err) : TR_OK;
+}
+
+static int plan_add_column(const struct tr_want *w, const struct tr_want_column *c, struct tr_plan *p)
+{
+    struct tr_buf q;
+    tr_buf_init(&q);
+    bool lite = w->dialect == TR_DIALECT_SQLITE;
+    int rc = tr_buf_append_str(&q, "ALTER TABLE ");
+    if (rc >= 0)
+        rc = tr_sql_name(w->ns, w->name, &q);
+    if (rc >= 0)
+        rc = tr_buf_append_str(&q, " ADD COLUMN ");
+    if (rc >= 0)
+        rc = tr_quote_ident(&q, tr_slice_str(c->name));
+    if (rc >= 0)
+        rc = tr_buf_printf(&q, " %s", c->type);
+    if (rc >= 0)
+        rc = tr_plan_add(p, &q, "add column %s to table %s", c->name, w->name);
+    if (rc >= 0 && c->fill) { /* the rows that are there took the constant on at the source */
+        rc = tr_buf_append_str(&q, "UPDATE ");
+        if (rc >= 0)
+            rc = tr_sql_name(w->ns, w->name, &q);
+        if (rc >= 0)
+            rc = tr_buf_append_str(&q, " SET ");
+        if (rc >= 0)
+            rc = tr_quote_ident(&q, tr_slice_str(c->name));
+        if (rc >= 0)
+            rc = tr_buf_append_str(&q, " = ");
+        bool blob = lite && !strcmp(c->type, "BLOB") && !strncmp(c->fill, "\\x", 2), flag = lite && !strcmp(c->type, "INTEGER") && (!strcmp(c->fill, "t") || !strcmp(c->fill, "f"));
+        if (rc >= 0 && blob)
+            rc = tr_buf_printf(&q, "X'%s'", c->fill + 2);
+        else if (rc >= 0 && flag)
+            rc = tr_buf_append_str(&q, c->fill[0] == 't' ? "1" : "0");
+        else if (rc >= 0 && lite) { /* SQLite knows no E'' strings */
+            rc = tr_buf_append_u8(&q, '\'');
+            for (const char *s = c->fill; rc >= 0 && *s; s++)
+                rc = tr_buf_append_str(&q, *s == '\'' ? "''" : (char[2]){*s, 0});
+            if (rc >= 0)
+                rc = tr_buf_append_u8(&q, '\'');
+        } else if (rc >= 0)
+            rc = tr_quote_literal(&q, tr_slice_str(c->fill));
+        if (rc >= 0)
+            rc = tr_plan_add(p, &q, "give the existing rows of table %s the default of column %s", w->name, c->name);
+    }
+    tr_buf_done(&q);
+    return rc;
+}
+
+__attribute__((format(printf, 2, 3))) static int refuse(struct tr_plan *p, const char *fmt, ...)
+{
+    va_list ap;
+    tr_plan_done(p);
+    va_start(ap, fmt);
+    vsnprintf(p->reason, sizeof p->reason, fmt, ap);
+    va_end(ap);
+    p->refused = true;
+    return TR_OK;
+}
+
+static const struct tr_desc_column *have_column(const struct tr_want *w, const struct tr_table_desc *have, const char *name)
+{
+    for (uint32_t i = 0; i < have->n_columns; i++)
+        if (same_name(w->dialect, have->columns[i].name, name))
+            return &have->columns[i];
+    return NULL;
+}
+
+static const struct tr_want_column *want_column(const struct tr_want *w, const char *name)
+{
+    for (uint32_t i = 0; i < w->n; i++)
+        if (same_name(w->dialect, w->columns[i].name, name))
+            return &w->columns[i];
+    return NULL;
+}
+
+#define CURE "; take a new snapshot (tailrace table resnapshot), or change the sink's table by hand and resume"
+
+int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *p, struct tr_err *err)
+{
+    memset(p, 0, sizeof *p);
+    if (!have->exists)
+        return plan_create(w, p, err);
+    if (!have->ours)
+        return refuse(p, "table %s exists in the sink and was not made by tailrace; rename or drop it, or give the sink another schema", w->name);
+    for (uint32_t i = 0; i < have->n_columns; i++)
+        if (!want_column(w, have->columns[i].name) && w->kind != TR_TABLE_LOG)
+            return refuse(p, "column %s of table %s is no longer in the source (dropped or renamed)" CURE, have->columns[i].name, w->name);
+    for (uint32_t i = 0; i < w->n; i++) {
+        const struct tr_want_column *c = &w->columns[i];
+        const struct tr_desc_column *h = have_column(w, have, c->name);
+        if (!h && c->key_pos)
+            return refuse(p, "column %s is new in the key of table %s" CURE, c->name, w->name);
+        if (!h && c->unfillable)
+            return refuse(p, "column %s was added to table %s with values that the stream does not tell (a default that is not a constant)" CURE, c->name, w->name);
+        if (!h && plan_add_column(w, c, p) < 0)
+            return nomem(err);
+        if (h && h->key_pos != c->key_pos)
+            return refuse(p, "the key of table %s changed at column %s" CURE, w->name, c->name);
+        if (h && strcasecmp(h->type, c->type) != 0)
+            return refuse(p, "column %s of table %s changed its type from %s to %s" CURE, c->name, w->name, h->type, c->type);
+    }
+    return TR_OK;
+}
+
+static int put_view_name(const struct tr_want *w, struct tr_buf *q)
+{
+    struct tr_buf n;
+    tr_buf_init(&n);
+    int rc = tr_buf_printf(&n, "%s_live", w->name);
+    if (rc >= 0)
+        rc = tr_sql_name(w->ns, tr_buf_cstr(&n), q);
+    tr_buf_done(&n);
+    return rc;
+}
+
+static int plan_drop_view(const struct tr_want *w, struct tr_plan *p)
+{
+    struct tr_buf q;
+    tr_buf_init(&q);
+    int rc = tr_buf_append_str(&q, "DROP VIEW IF EXISTS ");
+    if (rc >= 0)
+        rc = put_view_name(w, &q);
+    if (rc >= 0)
+        rc = tr_plan_add(p, &q, "drop the view over table %s", w->name);
+    tr_buf_done(&q);
+    return rc;
+}
+
+int tr_plan_view(const struct tr_want *w, struct tr_plan *p, struct tr_err *err)
+{
+    if (w->kind != TR_TABLE_MIRROR_SOFT)
+        return TR_OK;
+    struct tr_buf q;
+    tr_buf_init(&q);
+    int rc = plan_drop_view(w, p);
+    if (rc >= 0)
+        rc = tr_buf_append_str(&q, "CREATE VIEW ");
+    if (rc >= 0)
+        rc = put_view_name(w, &q);
+    if (rc >= 0)
+        rc = tr_buf_append_str(&q, " AS SELECT ");
+    bool any = false;
+    for (uint32_t i = 0; i < w->n && rc >= 0; i++) {
+        if (!strncmp(w->columns[i].name, "_tr_", 4))
+            continue;
+        rc = tr_buf_append_str(&q, any ? ", " : "");
+        if (rc >= 0)
+            rc = tr_quote_ident(&q, tr_slice_str(w->columns[i].name));
+        any = true;
+    }
+    if (rc >= 0)
+        rc = tr_buf_append_str(&q, " FROM ");
+    if (rc >= 0)
+        rc = tr_sql_name(w->ns, w->name, &q);
+    if (rc >= 0)
+        rc = tr_buf_append_str(&q, " WHERE NOT _tr_deleted");
+    if (rc >= 0)
+        rc = tr_plan_add(p, &q, "make the view over table %s", w->name);
+    tr_buf_done(&q);
+    return rc < 0 ? nomem(err) : TR_OK;
+}
+
+int tr_plan_drop(enum tr_dialect d, const char *ns, const char *name, struct tr_plan *p, struct tr_err *err)
+{
+    (void)d;
+    struct tr_buf q;
+    tr_buf_init(&q);
+    int rc = tr_buf_append_str(&q, "DROP TABLE IF EXISTS ");
+    if (rc >= 0)
+        rc = tr_sql_name(ns, name, &q);
+    if (rc >= 0)
+        rc = tr_plan_add(p, &q, "drop table %s", name);
+    tr_buf_done(&q);
+    return rc < 0 ? nomem(err) : TR_OK;
+}
+
+int tr_plan_swap(const struct tr_want *w, const char *shadow_name, struct tr_plan *p, struct tr_err *err)
+{
+    int rc = plan_drop_view(w, p);
+    if (rc >= 0)
+        rc = tr_plan_drop(w->dialect, w->ns, w->name, p, err);
+    struct tr_buf q;
+    tr_buf_init(&q);
+    if (rc >= 0)
+        rc = tr_buf_append_str(&q, "ALTER TABLE ");
+    if (rc >= 0)
+        rc = tr_sql_name(w->ns, shadow_name, &q);
+    if (rc >= 0)
+        rc = tr_buf_append_str(&q, " RENAME TO ");
+    if (rc >= 0)
+        rc = tr_quote_ident(&q, tr_slice_str(w->name));
+    if (rc >= 0)
+        rc = tr_plan_add(p, &q, "swap in the new build of table %s", w->name);
+    tr_buf_done(&q);
+    return rc < 0 ? nomem(err) : tr_plan_view(w, p, err);
+}

@@ -1,0 +1,62 @@
+/*
+ * ddl.h: what a table of a SQL sink should look like, and the statements that make it so. Pure; the only author of DDL.
+ *
+ *   mirror     the source's columns, nullable but for the key, plus _tr_version, and for soft deletes _tr_deleted and _tr_deleted_at;
+ *              the key is the primary key and the only constraint
+ *   changelog  _tr_epoch, _tr_commit_lsn, _tr_ordinal (the primary key), _tr_op, _tr_commit_time, _tr_xid, _tr_version, _tr_unchanged,
+ *              _tr_old_key, then the source's columns
+ *   view       <mirror>_live: the source's columns of rows that are not tombstones (soft deletes only)
+ *
+ * A wanted table is built from a schema, reconciled with what is there into a tr_plan (catalog.h's shape), and executed by the sink's
+ * catalog. Additive differences become statements; anything else refuses, by column name and with the cure.
+ *
+ * Types per dialect. SQLite: INTEGER for bool and integers, REAL for finite floats (NaN and infinities as text, which SQLite keeps),
+ * BLOB for bytes, TEXT for all others, numeric included, so that nothing is rounded. PostgreSQL: the source's own type where every
+ * PostgreSQL has it, else what its canonical type maps to, else text.
+ *
+ * Ownership: want and plan own their strings; *_done frees. Threads: any, one at a time.
+ */
+#ifndef TR_DDL_H
+#define TR_DDL_H
+
+#include <tailrace/schema.h>
+
+#include "plan.h"
+
+enum tr_dialect { TR_DIALECT_SQLITE, TR_DIALECT_POSTGRES };
+
+enum tr_table_kind { TR_TABLE_MIRROR_SOFT, TR_TABLE_MIRROR_HARD, TR_TABLE_LOG };
+
+struct tr_want_column {
+    char *name, *type;
+    char *fill;                /* constant for rows that are there when the column is added; NULL: none */
+    uint16_t key_pos;
+    bool unfillable;           /* rows that are there may hold values nobody told us */
+};
+
+struct tr_want {
+    enum tr_dialect dialect;
+    enum tr_table_kind kind;
+    char *ns, *name;           /* ns "" : no namespace (SQLite) */
+    struct tr_want_column *columns;
+    uint32_t n;
+};
+
+/* ns, name: of the table in the sink. REJECT when two source columns collide with each other or with ours (_tr_…). */
+int tr_want_new(enum tr_dialect d, enum tr_table_kind kind, const struct tr_schema *s, const char *ns, const char *name, struct tr_want *ret, struct tr_err *err);
+void tr_want_done(struct tr_want *w);
+
+/* Type of a column in a dialect, as the sink itself would spell it. */
+int tr_sql_type(enum tr_dialect d, const struct tr_column *c, struct tr_buf *out);
+/* "ns"."name" or "name". */
+int tr_sql_name(const char *ns, const char *name, struct tr_buf *out);
+
+/* create or evolve; a plan without steps: it fits as it is. */
+int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *ret, struct tr_err *err);
+/* Makes (again) the view over a soft mirror. */
+int tr_plan_view(const struct tr_want *w, struct tr_plan *io, struct tr_err *err);
+/* The shadow takes the mirror's name, the old mirror and its view go, the view is made anew. mirror: the wanted mirror under its real name. */
+int tr_plan_swap(const struct tr_want *mirror, const char *shadow_name, struct tr_plan *io, struct tr_err *err);
+int tr_plan_drop(enum tr_dialect d, const char *ns, const char *name, struct tr_plan *io, struct tr_err *err);
+
+#endif
