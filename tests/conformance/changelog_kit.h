@@ -16,6 +16,7 @@
 #include "alloc.h"
 #include "check.h"
 #include "frame.h"
+#include "fs.h"
 #include "log.h"
 #include "prng.h"
 
@@ -261,6 +262,25 @@ kit_check_read(struct kit *k, struct tr_log *l, uint32_t partition, uint64_t fro
 		fail_msg("reader: %s", err.msg);
 	r->ops->free(r);
 	return at;
+}
+
+static inline void
+kit_remove_tree(struct tr_fs *fs, const char *dir)
+{
+	struct tr_names names = { 0 };
+
+	if (tr_fs_list(fs, dir, &names, NULL) < 0)
+		return;
+	for (size_t i = 0; i < names.n; i++) {
+		char path[1024];
+
+		if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, names.v[i]) >= sizeof path)
+			continue;
+		if (tr_fs_unlink(fs, path, NULL) < 0)
+			kit_remove_tree(fs, path);
+	}
+	tr_names_done(&names);
+	(void)tr_fs_rmdir(fs, dir, NULL);
 }
 
 #endif

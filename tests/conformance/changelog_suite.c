@@ -18,24 +18,6 @@ struct bed {
 };
 
 static void
-remove_tree(struct tr_fs *fs, const char *dir)
-{
-	struct tr_names names = { 0 };
-
-	if (tr_fs_list(fs, dir, &names, NULL) < 0)
-		return;
-	for (size_t i = 0; i < names.n; i++) {
-		char path[512];
-
-		snprintf(path, sizeof path, "%s/%s", dir, names.v[i]);
-		if (tr_fs_unlink(fs, path, NULL) < 0)
-			remove_tree(fs, path);
-	}
-	tr_names_done(&names);
-	(void)tr_fs_rmdir(fs, dir, NULL);
-}
-
-static void
 bed_open(struct bed *b)
 {
 	struct tr_err err = { 0 };
@@ -74,7 +56,7 @@ bed_end(struct bed *b)
 	if (b->sim)
 		tr_fs_sim_free(b->fs);
 	else
-		remove_tree(b->fs, b->dir);
+		kit_remove_tree(b->fs, b->dir);
 }
 
 static void
@@ -490,7 +472,7 @@ partitions(struct bed *b)
 	struct kit k[3];
 
 	b->l->ops->close(b->l);
-	remove_tree(b->fs, b->dir);
+	kit_remove_tree(b->fs, b->dir);
 	b->o.partitions = 3;
 	bed_open(b);
 	for (int i = 0; i < 3; i++)
