@@ -160,6 +160,7 @@ static void part_done(struct tr_logpart *p)
     TR_LIST_EACH(pin, &p->pins)
         tr_free(tr_container_of(pin, struct tr_logpin, link));
     tr_mutex_done(&p->lock);
+    tr_mutex_done(&p->marking);
     tr_mutex_done(&p->busy);
     tr_cond_done(&p->work);
     tr_cond_done(&p->moved);
@@ -171,6 +172,11 @@ static void end(struct tr_elog *e, bool orderly)
     struct tr_err ignored;
     if (!e)
         return;
+    tr_mutex_lock(&e->tend_lock);
+    e->tend_stop = true;
+    tr_cond_signal(&e->tend_work);
+    tr_mutex_unlock(&e->tend_lock);
+    e->tender = tr_thread_join(e->tender);
     for (uint32_t i = 0; e->parts && i < e->log.partitions; i++) {
         struct tr_logpart *p = &e->parts[i];
         if (!p->dir)
@@ -187,6 +193,8 @@ static void end(struct tr_elog *e, bool orderly)
         part_done(p);
     }
     tr_file_close(e->lock);
+    tr_mutex_done(&e->tend_lock);
+    tr_cond_done(&e->tend_work);
     tr_free(e->parts);
     tr_free(e->dir);
     tr_free(e);
@@ -214,7 +222,7 @@ int tr_log_embedded_sync(struct tr_log *l, struct tr_err *err)
         tr_mutex_unlock(&p->lock);
         if (rc < 0)
             return rc;
-        (void)tr_logpart_tend(p, true);
+        (void)tr_logpart_tend(p);
     }
     return TR_OK;
 }
@@ -278,6 +286,7 @@ static int part_init(struct tr_elog *e, uint32_t id, struct tr_err *err)
     p->log = e;
     p->id = id;
     tr_mutex_init(&p->lock);
+    tr_mutex_init(&p->marking);
     tr_mutex_init(&p->busy);
     tr_cond_init(&p->work);
     tr_cond_init(&p->moved);
@@ -391,6 +400,8 @@ static int open_all(struct tr_elog *e, struct tr_err *err)
         snprintf(name, sizeof name, "log-sync-%u", i);
         rc = tr_thread_start(&e->parts[i].thread, name, tr_logpart_thread, &e->parts[i], err);
     }
+    if (rc == TR_OK && e->o.sync_thread)
+        rc = tr_thread_start(&e->tender, "log-tend", tr_elog_tender, e, err);
     return rc;
 }
 
@@ -411,6 +422,8 @@ int tr_log_embedded_open(const struct tr_log_options *o, struct tr_log **ret, st
     if (!e)
         return tr_err_set(err, TR_NOMEM, TR_DOM_LOG, "no memory for the log");
     e->log.ops = &ops;
+    tr_mutex_init(&e->tend_lock);
+    tr_cond_init(&e->tend_work);
     int rc = check_options(e, o, err);
     if (rc == TR_OK) {
         e->log.partitions = e->o.partitions;

@@ -21,7 +21,8 @@
  * - Removals are synced one by one, oldest first, so that a crash never leaves a hole.
  *
  * Ownership: the log borrows fs and metrics; both outlive it. Readers are freed before close.
- * Threads: as changelog.h says. Each partition has a sync thread, unless sync_thread is false: then the owner calls
+ * Threads: as changelog.h says. Each partition has a sync thread, and the log one more for housekeeping (zeroing files for segments to
+ * come, writing indexes and, once a second, marks), unless sync_thread is false: then the owner calls
  * tr_log_embedded_sync, durable() does not wait, and everything runs on one thread, reproducibly.
  */
 #ifndef TR_LOG_H

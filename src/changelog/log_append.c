@@ -285,7 +285,10 @@ static void commit(struct tr_logpart *p, struct plan *a)
     }
     if (p->end.offset != p->durable.offset)
         tr_cond_signal(&p->work);
+    bool spare = tr_logpart_spare_wanted(p);
     tr_mutex_unlock(&p->lock);
+    if (spare)
+        tr_elog_poke(p->log);
     tr_counter_add(p->cells.bytes, a->bytes);
     tr_counter_add(p->cells.frames, frames);
     tr_gauge_set(p->cells.disk, (int64_t)p->bytes);

@@ -22,7 +22,8 @@ struct tr_logseg {
     uint64_t bytes;    /* L: what it counts for on disk */
     int64_t created_us, sealed_us;
     uint32_t readers;  /* L */
-    bool removed;      /* L: freed by the last reader that leaves */
+    bool removed;      /* L: it is being removed: no reader enters it or reads on */
+    bool dropped;      /* L: it is in segs no longer: freed by the last reader that leaves */
     struct tr_logindex *index; /* L: of the active segment, and of a sealed one until its file is written */
 };
 
@@ -64,6 +65,7 @@ struct tr_logpart {
     uint32_t id;
     char *dir;
     struct tr_mutex lock, busy;
+    struct tr_mutex marking; /* one writes the file "tail" at a time; taken before lock */
     struct tr_cond work;  /* the sync thread waits */
     struct tr_cond moved; /* durable moved, or a sync ended */
     struct tr_thread *thread;
@@ -83,8 +85,8 @@ struct tr_logpart {
     struct tr_logpoint end;  /* L, A: last place without an open transaction */
     struct tr_logpoint durable;  /* L */
     uint64_t reported;           /* L: what durable(want 0) said last */
-    struct tr_logpoint marked;   /* sync thread: what the file "tail" says */
-    int64_t idle_since_ns, no_spare_until_ns; /* sync thread */
+    struct tr_logpoint marked;   /* L: what the file "tail" says */
+    int64_t no_spare_until_ns;   /* L */
 
     struct tr_u64map defs;   /* A: key -> struct tr_logdef */
     struct tr_buf staging;   /* A */
@@ -103,6 +105,10 @@ struct tr_elog {
     struct tr_file *lock;
     struct tr_logpart *parts;
     uint64_t part_size_max; /* 0: none */
+    struct tr_thread *tender;
+    struct tr_mutex tend_lock; /* guards the two below; taken last */
+    struct tr_cond tend_work;
+    bool tend_due, tend_stop;
 };
 
 struct tr_elog *tr_elog_of(struct tr_log *l);
@@ -126,7 +132,9 @@ int tr_logpart_sync(struct tr_logpart *p, bool force, struct tr_err *err); /* he
 int tr_logpart_fail(struct tr_logpart *p, const struct tr_err *why);   /* held: FATAL for ever */
 int tr_logpart_check(struct tr_logpart *p, struct tr_err *err);        /* held: that failure again */
 void tr_logpart_advance(struct tr_logpart *p, struct tr_logpoint to);  /* held */
-bool tr_logpart_tend(struct tr_logpart *p, bool idle);                 /* not held: one step of housekeeping; true: there is more */
+bool tr_logpart_tend(struct tr_logpart *p);                            /* not held: one step of housekeeping; true: there is more */
+void tr_elog_poke(struct tr_elog *e);                                  /* there is housekeeping to do */
+void tr_elog_tender(void *arg);
 void tr_logpart_mark_tail(struct tr_logpart *p, bool failed);          /* not held */
 void tr_logpart_thread(void *arg);
 
@@ -134,6 +142,7 @@ void tr_logpart_thread(void *arg);
 int tr_logpart_retain(struct tr_logpart *p, int64_t now_us, uint64_t room, struct tr_err *err); /* busy held; room: bytes to be free below size_max */
 bool tr_logpart_spare_take(struct tr_logpart *p, uint32_t *ret_id);    /* not held: a ready one */
 bool tr_logpart_spare_step(struct tr_logpart *p, uint64_t bytes);      /* not held; true: there is more to do */
+bool tr_logpart_spare_wanted(const struct tr_logpart *p);              /* held */
 int tr_logpart_pin(struct tr_logpart *p, const char *who, uint64_t offset, struct tr_err *err);
 uint64_t tr_logpart_pinned(struct tr_logpart *p);                      /* held */
 

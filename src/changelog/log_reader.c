@@ -113,7 +113,7 @@ static void leave(struct reader *r)
 {
     struct tr_logseg *dead = NULL;
     tr_mutex_lock(&r->p->lock);
-    if (r->seg && --r->seg->readers == 0 && r->seg->removed)
+    if (r->seg && --r->seg->readers == 0 && r->seg->dropped)
         dead = r->seg;
     tr_mutex_unlock(&r->p->lock);
     if (dead)

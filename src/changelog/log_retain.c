@@ -103,12 +103,16 @@ static int zero_some(struct tr_logpart *p, struct tr_logspare *s, uint64_t bytes
 }
 
 /* A spare is wanted once the active segment is a quarter full. */
+bool tr_logpart_spare_wanted(const struct tr_logpart *p)
+{
+    return p->n && p->pos >= p->log->o.segment_bytes / 4 && !(p->n_spares && p->spares[0].ready) && !p->preparing && p->failed == 0;
+}
+
 bool tr_logpart_spare_step(struct tr_logpart *p, uint64_t bytes)
 {
     struct tr_err ignored;
     tr_mutex_lock(&p->lock);
-    bool wanted = p->n && p->pos >= p->log->o.segment_bytes / 4 && !(p->n_spares && p->spares[0].ready) && !p->preparing && p->failed == 0 &&
-                  tr_now_ns() >= p->no_spare_until_ns;
+    bool wanted = tr_logpart_spare_wanted(p) && tr_now_ns() >= p->no_spare_until_ns;
     if (wanted && p->n_spares == 0)
         p->spares[p->n_spares++] = (struct tr_logspare){.id = p->spare_next++};
     p->preparing = wanted;
@@ -179,7 +183,7 @@ static void take_out_first(struct tr_logpart *p)
     p->n--;
     memmove((void *)&p->segs[0], (void *)&p->segs[1], p->n * sizeof p->segs[0]);
     p->bytes -= s->bytes;
-    s->removed = true;
+    s->dropped = true;
     if (s->readers == 0)
         tr_logseg_free(s);
     tr_logpart_wake_readers(p); /* some may stand below the oldest now */

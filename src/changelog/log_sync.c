@@ -1,5 +1,5 @@
 /*
- * Group commit and housekeeping: one thread per partition, or tr_log_embedded_sync by hand.
+ * Group commit, one thread per partition, and housekeeping, one thread per log; or both by tr_log_embedded_sync.
  *
  * A sync that failed is never tried again: the kernel may have dropped the pages and would report success. The partition is FATAL
  * for ever, and the file "tail" tells the next open to trust nothing beyond what was durable before.
@@ -10,7 +10,8 @@
 #include "failpoint.h"
 #include "log_internal.h"
 
-#define IDLE_NS TR_NS_PER_S
+#define MARK_EVERY_NS TR_NS_PER_S
+#define ZERO_STEP (UINT64_C(4) << 20)
 
 int tr_logpart_check(struct tr_logpart *p, struct tr_err *err)
 {
@@ -83,21 +84,25 @@ int tr_logpart_sync(struct tr_logpart *p, bool force, struct tr_err *err)
     return tr_logpart_check(p, err);
 }
 
-/* Best effort: without it recovery knows less, not something wrong. */
+/* Best effort: without it recovery knows less, not something wrong. After a failed sync nothing replaces what that says. */
 void tr_logpart_mark_tail(struct tr_logpart *p, bool failed)
 {
     TR_CLEANUP(tr_buf_done) struct tr_buf path = {0};
     uint8_t raw[TR_LOGTAIL_BYTES];
     struct tr_err ignored;
+    tr_mutex_lock(&p->marking);
     tr_mutex_lock(&p->lock);
     struct tr_logpoint d = p->durable;
+    bool due = failed || (p->failed == 0 && (d.base != p->marked.base || d.pos != p->marked.pos));
     tr_mutex_unlock(&p->lock);
-    if (!failed && d.base == p->marked.base && d.pos == p->marked.pos)
-        return;
     tr_logtail_encode(&(struct tr_logtail){.base = d.base, .pos = d.pos, .offset = d.offset, .failed = failed}, raw);
-    if (tr_logseg_path(&path, p->dir, "tail") == TR_OK &&
-        tr_fs_write_file(p->log->o.fs, (const char *)path.p, raw, sizeof raw, &ignored) == TR_OK)
+    if (due && tr_logseg_path(&path, p->dir, "tail") == TR_OK &&
+        tr_fs_write_file(p->log->o.fs, (const char *)path.p, raw, sizeof raw, &ignored) == TR_OK) {
+        tr_mutex_lock(&p->lock);
         p->marked = d;
+        tr_mutex_unlock(&p->lock);
+    }
+    tr_mutex_unlock(&p->marking);
 }
 
 /* The index of the oldest sealed segment that has none on disk. A segment that goes meanwhile leaves an orphan, which the next open
@@ -136,9 +141,9 @@ static bool write_an_index(struct tr_logpart *p)
     return true;
 }
 
-bool tr_logpart_tend(struct tr_logpart *p, bool idle)
+bool tr_logpart_tend(struct tr_logpart *p)
 {
-    if (tr_logpart_spare_step(p, (uint64_t)(idle ? 8 : 1) << 20))
+    if (tr_logpart_spare_step(p, ZERO_STEP))
         return true;
     return write_an_index(p);
 }
@@ -148,28 +153,62 @@ void tr_logpart_thread(void *arg)
     struct tr_logpart *p = arg;
     struct tr_err err;
     tr_mutex_lock(&p->lock);
-    p->idle_since_ns = INT64_MAX;
     while (!p->stop) {
-        bool due = p->failed == 0 && p->end.offset != p->durable.offset;
-        if (due)
-            (void)tr_logpart_sync(p, false, &err);
-        bool idle = p->failed == 0 && p->end.offset == p->durable.offset;
-        if (p->failed == 0) {
-            tr_mutex_unlock(&p->lock);
-            bool more = tr_logpart_tend(p, idle);
-            tr_mutex_lock(&p->lock);
-            if (more || !idle)
-                continue;
-        }
-        if (p->stop || (p->failed == 0 && p->end.offset != p->durable.offset))
-            continue;
-        bool unmarked = p->failed == 0 && (p->durable.base != p->marked.base || p->durable.pos != p->marked.pos);
-        bool woken = tr_cond_wait_until(&p->work, &p->lock, unmarked ? tr_deadline_ns(tr_now_ns(), IDLE_NS) : INT64_MAX);
-        if (!woken && unmarked && p->failed == 0) {
-            tr_mutex_unlock(&p->lock);
-            tr_logpart_mark_tail(p, false);
-            tr_mutex_lock(&p->lock);
+        if (p->failed == 0 && p->end.offset != p->durable.offset) {
+            if (tr_logpart_sync(p, false, &err) == TR_OK)
+                tr_elog_poke(p->log);
+        } else {
+            tr_cond_wait_until(&p->work, &p->lock, INT64_MAX);
         }
     }
     tr_mutex_unlock(&p->lock);
+}
+
+void tr_elog_poke(struct tr_elog *e)
+{
+    tr_mutex_lock(&e->tend_lock);
+    e->tend_due = true;
+    tr_cond_signal(&e->tend_work);
+    tr_mutex_unlock(&e->tend_lock);
+}
+
+/* Marks of all partitions; false: each says what is durable. */
+static bool unmarked(struct tr_elog *e, bool mark)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < e->log.partitions; i++) {
+        struct tr_logpart *p = &e->parts[i];
+        if (mark)
+            tr_logpart_mark_tail(p, false);
+        tr_mutex_lock(&p->lock);
+        any |= p->failed == 0 && (p->durable.base != p->marked.base || p->durable.pos != p->marked.pos);
+        tr_mutex_unlock(&p->lock);
+    }
+    return any;
+}
+
+/* One thread per log, beside those that sync, so that zeroing files for later never stands in a commit's way. */
+void tr_elog_tender(void *arg)
+{
+    struct tr_elog *e = arg;
+    int64_t mark_at = tr_deadline_ns(tr_now_ns(), MARK_EVERY_NS);
+    for (;;) {
+        bool more = false, mark = tr_now_ns() >= mark_at;
+        tr_mutex_lock(&e->tend_lock);
+        e->tend_due = false;
+        bool stop = e->tend_stop;
+        tr_mutex_unlock(&e->tend_lock);
+        if (stop)
+            return;
+        for (uint32_t i = 0; i < e->log.partitions; i++)
+            more |= tr_logpart_tend(&e->parts[i]);
+        if (mark)
+            mark_at = tr_deadline_ns(tr_now_ns(), MARK_EVERY_NS);
+        bool later = unmarked(e, mark);
+        tr_mutex_lock(&e->tend_lock);
+        while (!more && !e->tend_stop && !e->tend_due)
+            if (!tr_cond_wait_until(&e->tend_work, &e->tend_lock, later ? mark_at : INT64_MAX))
+                break;
+        tr_mutex_unlock(&e->tend_lock);
+    }
 }
