@@ -48,7 +48,8 @@ void tr_pipeline_tuning_default(struct tr_pipeline_tuning *t)
 void tr_pl_fail(struct tr_pipeline *p, const struct tr_err *err)
 {
     tr_mutex_lock(&p->lock);
-    bool first = !p->failed;
+    /* What goes wrong in a teardown is its consequence. */
+    bool first = !p->failed && !atomic_load(&p->abort);
     if (first) {
         p->failed = true;
         p->failure = *err;

@@ -30,6 +30,7 @@ struct open_chunk {
     size_t guess;            /* capacity to begin with */
     size_t mark_bytes;
     uint32_t mark_rows, mark_acks;
+    bool tail_shares;        /* the first row behind the mark came with the poll of the last one before it */
 };
 
 struct bound {
@@ -596,6 +597,7 @@ static int put_run(struct tr_out *o, struct tr_target *t, uint32_t shard, const 
     if (rc < 0 || (!c->msg && (rc = chunk_begin(o, c, err)) < 0))
         return rc;
     struct tr_msg *m = c->msg;
+    uint32_t acks = m->acks.n;
     rc = encode_run(o, c, v, n, err);
     /* An ack held without a row is harmless; a row without its ack would be a loss. So the ack comes before the count. */
     if (rc >= 0 && (tr_ackset_add(&m->acks, ack) < 0 || span_note(m, ack, pos) < 0))
@@ -617,8 +619,10 @@ static int put_run(struct tr_out *o, struct tr_target *t, uint32_t shard, const 
     o->open_bytes += m->seg->charge - c->charge;
     c->charge = m->seg->charge;
     if (o->k->boundary) {
-        if (tr_list_empty(&c->touched))
+        if (tr_list_empty(&c->touched)) {
             tr_list_push_back(&o->touched, &c->touched);
+            c->tail_shares = m->acks.n == acks;
+        }
         if (!o->tx_open) {
             mark_touched(o);
             if (chunk_full(o, c, 1))
@@ -679,7 +683,7 @@ static void cut_tail(struct tr_out *o)
             continue;
         }
         struct tr_ack **v = m->acks.v ? m->acks.v : m->acks.inline_v;
-        for (uint32_t i = c->mark_acks - 1; i < m->acks.n; i++) /* the poll of the last whole row may have given the tail as well */
+        for (uint32_t i = c->mark_acks - c->tail_shares; i < m->acks.n; i++)
             tr_ack_fail(v[i]);
         m->seg->buf.n = c->mark_bytes;
         m->rows = c->mark_rows;
