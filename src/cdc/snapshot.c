@@ -553,6 +553,7 @@ static void take_result(struct tr_snapshot *s, struct snap_task *t)
             k->rows = t->rows;
             k->position = t->position ? t->position : 1; /* no rows: nothing to wait for but what went before */
             p->h_max = TR_MAX(p->h_max, t->h);
+            waits_no_more(p);
         } else {
             k->queued = false; /* again */
         }

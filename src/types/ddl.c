@@ -5,6 +5,7 @@
 
 #include "alloc.h"
 #include "check.h"
+#include "hash.h"
 #include "text.h"
 
 /* ---- values ---- */
@@ -393,15 +394,24 @@ int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, stru
     return TR_OK;
 }
 
+void tr_sql_derived(const char *name, const char *suffix, char out[TR_SQL_NAME_MAX + 1])
+{
+    size_t n = strlen(name), k = strlen(suffix);
+    if (n + k <= TR_SQL_NAME_MAX) {
+        snprintf(out, TR_SQL_NAME_MAX + 1, "%s%s", name, suffix);
+        return;
+    }
+    size_t keep = TR_SQL_NAME_MAX - k - 9;
+    while (keep && ((unsigned char)name[keep] & 0xc0) == 0x80) /* not inside a character */
+        keep--;
+    snprintf(out, TR_SQL_NAME_MAX + 1, "%.*s_%08x%s", (int)keep, name, (unsigned)tr_hash64(name, n), suffix);
+}
+
 static int put_view_name(const struct tr_want *w, struct tr_buf *q)
 {
-    struct tr_buf n;
-    tr_buf_init(&n);
-    int rc = tr_buf_printf(&n, "%s_live", w->name);
-    if (rc >= 0)
-        rc = tr_sql_name(w->ns, tr_buf_cstr(&n), q);
-    tr_buf_done(&n);
-    return rc;
+    char name[TR_SQL_NAME_MAX + 1];
+    tr_sql_derived(w->name, "_live", name);
+    return tr_sql_name(w->ns, name, q);
 }
 
 static int plan_drop_view(const struct tr_want *w, struct tr_plan *p)

@@ -51,6 +51,11 @@ int tr_sql_type(enum tr_dialect d, const struct tr_column *c, struct tr_buf *out
 /* "ns"."name" or "name". */
 int tr_sql_name(const char *ns, const char *name, struct tr_buf *out);
 
+/* The name of a table or view beside another: name and suffix, shortened with a hash where that would be longer than the 63 bytes that
+ * PostgreSQL keeps of a name. */
+enum { TR_SQL_NAME_MAX = 63 };
+void tr_sql_derived(const char *name, const char *suffix, char out[TR_SQL_NAME_MAX + 1]);
+
 /* create or evolve; a plan without steps: it fits as it is. */
 int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *ret, struct tr_err *err);
 /* Makes (again) the view over a soft mirror. */

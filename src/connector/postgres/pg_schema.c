@@ -26,7 +26,7 @@
     "        WHERE t.oid = r.typ UNION ALL SELECT x.oid, x.typbasetype, x.typtype, x.typcategory, x.typname"                    \
     "        FROM d JOIN pg_type x ON d.typtype = 'd' AND x.oid = d.typbasetype) SELECT * FROM d WHERE typtype <> 'd') b ON true" \
     " LEFT JOIN pg_collation o ON o.oid = a.attcollation"                                                                      \
-    " LEFT JOIN LATERAL (SELECT i.indkey::int2[] AS cols FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid"             \
+    " LEFT JOIN LATERAL (SELECT string_to_array(i.indkey::text, ' ')::int2[] AS cols FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid"             \
     "        AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL AND CASE c.relreplident WHEN 'i'"                  \
     "        THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END LIMIT 1) k ON true"                             \
     " ORDER BY r.pos"

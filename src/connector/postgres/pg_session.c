@@ -385,15 +385,6 @@ static int position(struct tr_cdc_session *cs, int64_t deadline_ns, uint64_t *re
     return rc;
 }
 
-static int nudge(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_err *err)
-{
-    struct pg_session *s = tr_pg_session_of(cs);
-    int rc = tr_pg_session_ready(s, deadline_ns, err);
-    if (rc >= 0)
-        rc = tr_pg_script(&s->conn, "BEGIN; SET LOCAL synchronous_commit = local; SELECT pg_logical_emit_message(true, 'tailrace', ''); COMMIT", deadline_ns, err);
-    return rc;
-}
-
 static uint64_t generation(const struct tr_cdc_session *cs)
 {
     const struct pg_session *s = (const struct pg_session *)(const void *)((const char *)cs - offsetof(struct pg_session, session));
@@ -419,6 +410,12 @@ static int heartbeat(struct tr_cdc_session *cs, int64_t now_us, int64_t deadline
         tr_pg_script(&s->conn, "ROLLBACK", deadline_ns, NULL);
     tr_buf_done(&q);
     return rc;
+}
+
+/* A published row, not just any WAL: what is not published reaches us only with the next keepalive. */
+static int nudge(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_err *err)
+{
+    return heartbeat(cs, tr_wall_us(), deadline_ns, err);
 }
 
 static void interrupt(struct tr_cdc_session *cs)

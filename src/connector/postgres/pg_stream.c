@@ -354,7 +354,7 @@ static int feedback(struct pg_stream *s, int64_t now_ns, bool force, struct tr_e
     be64(m + 9, confirmed);
     be64(m + 17, confirmed);
     be64(m + 25, (uint64_t)(tr_wall_us() - INT64_C(946684800000000)));
-    m[33] = 0;
+    m[33] = 1; /* asks for a keepalive back: its position moves an idle slot on */
     if (PQputCopyData(s->conn.pg, (const char *)m, sizeof m) < 0 || PQflush(s->conn.pg) < 0)
         return tr_pg_error(&s->conn, NULL, "sending feedback", err);
     s->last_feedback_ns = now_ns;

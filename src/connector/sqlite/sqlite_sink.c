@@ -32,9 +32,10 @@ static void base_name(const char *ns, const char *name, char out[160])
 
 static void variant_name(const struct tr_schema *s, enum tr_target_variant v, char out[200])
 {
-    char base[160];
+    char base[160], name[TR_SQL_NAME_MAX + 1];
     base_name(s->ns, s->name, base);
-    snprintf(out, 200, "%s%s", v == TR_TARGET_META ? "_tailrace_heartbeat" : base, v == TR_TARGET_SHADOW ? "__tr_build" : v == TR_TARGET_CHANGELOG ? "_changelog" : "");
+    tr_sql_derived(v == TR_TARGET_META ? "_tailrace_heartbeat" : base, v == TR_TARGET_SHADOW ? "__tr_build" : v == TR_TARGET_CHANGELOG ? "_changelog" : "", name);
+    snprintf(out, 200, "%s", name);
 }
 
 static const char *kind_name(enum tr_target_variant v)

@@ -1,0 +1,318 @@
+/*
+ * pg_writer.c: one sealed batch, one transaction, in libpq's pipeline mode: statements are prepared once per (target, kind, columns left
+ * out), then sent row by row without waiting; the answers are read back every WINDOW statements, so that neither side's buffers fill up
+ * while the other waits.
+ */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "alloc.h"
+#include "check.h"
+#include "clock.h"
+#include "failpoint.h"
+#include "map.h"
+#include "pg_sink.h"
+#include "sqlbatch.h"
+
+enum { WINDOW = 512, STATEMENTS_MAX = 2000 };
+
+struct pg_writer {
+    struct tr_writer writer;
+    struct pg_sink *sink;
+    struct tr_pgconn conn;
+    struct tr_map statements;    /* target id, kind, left_out → its number + 1 */
+    uintptr_t next_statement;
+    struct tr_arena arena;
+    struct tr_buf key, text;
+    struct tr_buf params;        /* NUL-terminated copies */
+    const char **values;
+    uint32_t cap;
+    uint32_t sent[WINDOW + 8];   /* part of each statement whose answer is outstanding; oldest first */
+    uint32_t n_sent;
+};
+
+static struct pg_writer *of(struct tr_writer *w)
+{
+    return tr_container_of(w, struct pg_writer, writer);
+}
+
+static int lost(struct pg_writer *w, const char *doing, struct tr_err *err)
+{
+    int rc = tr_pg_error(&w->conn, NULL, doing, err);
+    tr_pgconn_close(&w->conn);
+    return rc == TR_REJECT || rc == TR_STALE ? TR_RETRY : rc;
+}
+
+/* Everything that was asked for is out and a byte or more of answers is in, or both are being worked on. */
+static int pump(struct pg_writer *w, int64_t deadline_ns, struct tr_err *err)
+{
+    int f = PQflush(w->conn.pg);
+    if (f < 0)
+        return lost(w, "writing", err);
+    int rc = tr_pg_wait(&w->conn, f > 0, deadline_ns, err);
+    if (rc == TR_AGAIN) {
+        tr_pgconn_close(&w->conn);
+        rc = tr_err_set(err, TR_RETRY, TR_DOM_PG, "%s: the batch did not end before its deadline", w->conn.what);
+        if (err)
+            err->blame = TR_BLAME_ENDPOINT;
+        return rc;
+    }
+    if (rc < 0)
+        return rc;
+    return PQconsumeInput(w->conn.pg) ? TR_OK : lost(w, "writing", err);
+}
+
+static int take(struct pg_writer *w, int64_t deadline_ns, PGresult **ret, struct tr_err *err)
+{
+    while (PQisBusy(w->conn.pg)) {
+        int rc = pump(w, deadline_ns, err);
+        if (rc < 0)
+            return rc;
+    }
+    *ret = PQgetResult(w->conn.pg);
+    return TR_OK;
+}
+
+/* Reads the answers of all statements sent. The first failure stays in err, the rest are aborted ones. */
+static int drain(struct pg_writer *w, int64_t deadline_ns, struct tr_err *err)
+{
+    int rc = TR_OK;
+    for (uint32_t i = 0; i < w->n_sent; i++) {
+        PGresult *r = NULL;
+        int t = take(w, deadline_ns, &r, err);
+        if (t < 0)
+            return t;
+        ExecStatusType st = PQresultStatus(r);
+        if (rc >= 0 && st == PGRES_FATAL_ERROR) {
+            rc = tr_pg_error(&w->conn, r, "writing", err);
+            if (rc == TR_REJECT && err) {
+                err->code = w->sent[i];
+                err->blame = TR_BLAME_BATCH;
+            }
+        }
+        PQclear(r);
+        if (!w->conn.pg)
+            return rc < 0 ? rc : TR_RETRY;
+        t = take(w, deadline_ns, &r, NULL); /* the NULL that ends each statement's answer */
+        if (t < 0)
+            return t;
+        PQclear(r);
+    }
+    w->n_sent = 0;
+    return rc;
+}
+
+static int sent(struct pg_writer *w, uint32_t part, int64_t deadline_ns, struct tr_err *err)
+{
+    w->sent[w->n_sent++] = part;
+    if (w->n_sent < WINDOW)
+        return TR_OK;
+    if (!PQsendFlushRequest(w->conn.pg))
+        return lost(w, "writing", err);
+    return drain(w, deadline_ns, err);
+}
+
+static int send_text(struct pg_writer *w, const char *sql, uint32_t part, int64_t deadline_ns, struct tr_err *err)
+{
+    if (!PQsendQueryParams(w->conn.pg, sql, 0, NULL, NULL, NULL, NULL, 0))
+        return lost(w, "writing", err);
+    return sent(w, part, deadline_ns, err);
+}
+
+static int statement(struct pg_writer *w, const struct pg_target *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, char name[24], struct tr_err *err)
+{
+    tr_buf_clear(&w->key);
+    if (tr_buf_append_u64le(&w->key, t->id) < 0 || tr_buf_append_u8(&w->key, (uint8_t)s->kind) < 0 ||
+        (s->left_out && tr_buf_append(&w->key, s->left_out, t->schema->n_columns) < 0))
+        return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for a statement");
+    void *known = NULL;
+    if (tr_map_find(&w->statements, tr_buf_slice(&w->key), &known)) {
+        snprintf(name, 24, "tr%llu", (unsigned long long)(uintptr_t)known);
+        return TR_OK;
+    }
+    tr_buf_clear(&w->text);
+    if (tr_sqlm_text(&t->m, s, &w->text) < 0 || !tr_buf_cstr(&w->text))
+        return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for a statement");
+    uintptr_t n = ++w->next_statement;
+    snprintf(name, 24, "tr%llu", (unsigned long long)n);
+    if (tr_map_put(&w->statements, tr_buf_slice(&w->key), (void *)n, NULL) < 0)
+        return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for a statement");
+    if (!PQsendPrepare(w->conn.pg, name, tr_buf_cstr(&w->text), 0, NULL))
+        return lost(w, "preparing", err);
+    return sent(w, part, deadline_ns, err);
+}
+
+static int run(struct pg_writer *w, const struct pg_target *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, struct tr_err *err)
+{
+    char name[24];
+    int rc = statement(w, t, s, part, deadline_ns, name, err);
+    if (rc < 0)
+        return rc;
+    if (s->n > w->cap) {
+        const char **v = tr_realloc((void *)w->values, s->n * sizeof *v);
+        if (!v)
+            return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for a row");
+        w->values = v;
+        w->cap = s->n;
+    }
+    size_t need = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        need += s->params[i].text.n + 1;
+    tr_buf_clear(&w->params);
+    if (tr_buf_reserve(&w->params, need) < 0)
+        return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for a row");
+    for (uint32_t i = 0; i < s->n; i++) {
+        const struct tr_sqlm_param *p = &s->params[i];
+        w->values[i] = p->null ? NULL : (const char *)w->params.p + w->params.n;
+        if (p->null)
+            continue;
+        tr_buf_put(&w->params, p->text.p, p->text.n);
+        tr_buf_put_u8(&w->params, 0);
+    }
+    if (!PQsendQueryPrepared(w->conn.pg, name, (int)s->n, w->values, NULL, NULL, 0))
+        return lost(w, "writing", err);
+    return sent(w, part, deadline_ns, err);
+}
+
+static int write_part(struct pg_writer *w, const struct tr_part *p, uint32_t index, int64_t deadline_ns, struct tr_err *err)
+{
+    const struct pg_target *t = (const struct pg_target *)(const void *)p->target; /* its first member */
+    struct tr_sqlbatch_iter it;
+    struct tr_change g;
+    tr_sqlbatch_begin(&it, p, t->schema, &w->arena);
+    for (;;) {
+        tr_arena_reset(&w->arena);
+        int rc = tr_sqlbatch_next(&it, &g, err);
+        if (rc == TR_EOF)
+            return TR_OK;
+        struct tr_sqlm_step steps[2];
+        if (rc >= 0)
+            rc = tr_sqlm_plan(&t->m, &g, &w->arena, steps, err);
+        for (int i = 0, n = rc; i < n && rc >= 0; i++)
+            rc = run(w, t, &steps[i], index, deadline_ns, err);
+        if (rc < 0)
+            return rc;
+    }
+}
+
+static int check_lease(struct pg_writer *w, int64_t deadline_ns, struct tr_err *err)
+{
+    struct tr_buf q;
+    tr_buf_init(&q);
+    char ours[24];
+    snprintf(ours, sizeof ours, "%llu", (unsigned long long)w->sink->lease_token);
+    tr_buf_append_str(&q, "INSERT INTO ");
+    tr_sql_name(w->sink->o->meta_schema, "_tailrace_lease", &q);
+    tr_buf_append_str(&q, " AS l VALUES ($1, $2) ON CONFLICT (sink) DO UPDATE SET token = greatest(l.token, excluded.token) RETURNING token");
+    const char *v[] = {w->sink->name, ours};
+    PGresult *r = NULL;
+    const char *sql = tr_buf_cstr(&q);
+    int rc = sql ? tr_pg_exec(&w->conn, sql, 2, v, deadline_ns, &r, err) : TR_RETRY;
+    tr_buf_done(&q);
+    if (rc < 0)
+        return rc;
+    bool fenced = strtoull(tr_pg_val(r, 0, 0), NULL, 10) > w->sink->lease_token;
+    PQclear(r);
+    return fenced ? tr_err_set(err, TR_FENCED, TR_DOM_SINK, "%s: a process with a newer lease has written here; this one must stop", w->conn.what) : TR_OK;
+}
+
+/* Out of pipeline mode with nothing outstanding; a connection that cannot be brought there is closed. */
+static void leave_pipeline(struct pg_writer *w, int64_t deadline_ns)
+{
+    if (!w->conn.pg)
+        return;
+    bool ok = PQpipelineSync(w->conn.pg);
+    for (uint32_t i = 0; ok; i++) {
+        PGresult *r = NULL;
+        if (take(w, deadline_ns, &r, NULL) < 0 || !w->conn.pg)
+            return;
+        ExecStatusType st = r ? PQresultStatus(r) : PGRES_EMPTY_QUERY;
+        PQclear(r);
+        if (st == PGRES_PIPELINE_SYNC)
+            break;
+        ok = i < 4 * WINDOW;
+    }
+    w->n_sent = 0;
+    if (!ok || !PQexitPipelineMode(w->conn.pg))
+        tr_pgconn_close(&w->conn);
+}
+
+static int write_rows(struct pg_writer *w, const struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
+{
+    if (!PQenterPipelineMode(w->conn.pg))
+        return lost(w, "writing", err);
+    w->n_sent = 0;
+    int rc = TR_OK;
+    for (uint32_t i = 0; i < b->n_parts && rc >= 0; i++)
+        rc = write_part(w, &b->parts[i], i, deadline_ns, err);
+    TR_FAILPOINT("sink.before_commit");
+    if (rc >= 0)
+        rc = send_text(w, "COMMIT", 0, deadline_ns, err);
+    if (rc >= 0 && !PQsendFlushRequest(w->conn.pg))
+        rc = lost(w, "writing", err);
+    if (rc >= 0)
+        rc = drain(w, deadline_ns, err);
+    leave_pipeline(w, deadline_ns);
+    return rc;
+}
+
+static int write_batch(struct tr_writer *tw, struct tr_endpoint *ep, const struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
+{
+    (void)ep;
+    struct pg_writer *w = of(tw);
+    if (!w->conn.pg || w->statements.n > STATEMENTS_MAX) { /* a new session knows no statement */
+        tr_pgconn_close(&w->conn);
+        tr_map_clear(&w->statements);
+    }
+    int rc = tr_pg_sink_connect(w->sink, &w->conn, deadline_ns, err);
+    if (rc >= 0)
+        rc = tr_pg_script(&w->conn, "BEGIN", deadline_ns, err);
+    if (rc >= 0)
+        rc = check_lease(w, deadline_ns, err);
+    if (rc >= 0)
+        rc = write_rows(w, b, deadline_ns, err);
+    TR_FAILPOINT("sink.after_commit");
+    if (rc >= 0)
+        return TR_OK;
+    if (w->conn.pg) {
+        tr_pg_script(&w->conn, "ROLLBACK", deadline_ns, NULL);
+        /* a statement whose preparation failed, or was aborted, is not there although we noted it */
+        tr_pgconn_close(&w->conn);
+    }
+    return rc;
+}
+
+static void interrupt(struct tr_writer *tw)
+{
+    tr_pgconn_interrupt(&of(tw)->conn);
+}
+
+static void free_writer(struct tr_writer *tw)
+{
+    struct pg_writer *w = of(tw);
+    tr_pgconn_done(&w->conn);
+    tr_map_done(&w->statements);
+    tr_arena_done(&w->arena);
+    tr_buf_done(&w->key);
+    tr_buf_done(&w->text);
+    tr_buf_done(&w->params);
+    tr_free((void *)w->values);
+    tr_free(w);
+}
+
+static const struct tr_writer_ops ops = {.write = write_batch, .interrupt = interrupt, .free = free_writer};
+
+int tr_pg_writer_new(struct pg_sink *s, struct tr_writer **ret, struct tr_err *err)
+{
+    struct pg_writer *w = tr_calloc(1, sizeof *w);
+    if (!w)
+        return tr_err_set(err, TR_NOMEM, TR_DOM_SINK, "no memory for a writer");
+    w->writer.ops = &ops;
+    w->sink = s;
+    tr_pgconn_init(&w->conn, s->what);
+    tr_map_init(&w->statements);
+    tr_arena_init(&w->arena, 64 << 10, 0);
+    *ret = &w->writer;
+    return TR_OK;
+}
