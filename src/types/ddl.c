@@ -397,14 +397,20 @@ int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, stru
 void tr_sql_derived(const char *name, const char *suffix, char out[TR_SQL_NAME_MAX + 1])
 {
     size_t n = strlen(name), k = strlen(suffix);
+    TR_ASSERT(k <= 20);
     if (n + k <= TR_SQL_NAME_MAX) {
-        snprintf(out, TR_SQL_NAME_MAX + 1, "%s%s", name, suffix);
+        memcpy(out, name, n);
+        memcpy(out + n, suffix, k + 1);
         return;
     }
     size_t keep = TR_SQL_NAME_MAX - k - 9;
     while (keep && ((unsigned char)name[keep] & 0xc0) == 0x80) /* not inside a character */
         keep--;
-    snprintf(out, TR_SQL_NAME_MAX + 1, "%.*s_%08x%s", (int)keep, name, (unsigned)tr_hash64(name, n), suffix);
+    char hash[10];
+    snprintf(hash, sizeof hash, "_%08x", (unsigned)tr_hash64(name, n));
+    memcpy(out, name, keep);
+    memcpy(out + keep, hash, 9);
+    memcpy(out + keep + 9, suffix, k + 1);
 }
 
 static int put_view_name(const struct tr_want *w, struct tr_buf *q)
