@@ -449,7 +449,8 @@ static int writer_reap(struct tr_writer *spi, int timeout_ms, struct tr_done *v,
             v[n++] = (struct tr_done){.ticket = p.ticket, .rc = p.o.rc};
             if (p.o.rc < 0)
                 fail_as(&p.o, err);
-            forget(w, 0, p.o.rc >= 0 || p.o.rc == TR_REJECT ? 1 : w->n);
+            /* ORDERED: when one fails, all later ones fail too. With MONOTONIC a refused one need not hold up the others. */
+            forget(w, 0, p.o.rc >= 0 || (p.o.rc == TR_REJECT && (s->def.caps & TR_CAP_MONOTONIC)) ? 1 : w->n);
             if (p.o.rc < 0)
                 break; /* one message per call */
         }
