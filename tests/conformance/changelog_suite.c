@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include "clock.h"
 #include "failpoint.h"
 #include "fs_sim.h"
 #include "metric.h"
@@ -711,7 +712,10 @@ run_crashes(uint64_t seed)
 	uint64_t durable = 0, first = 0;
 	bool pending = false, broken = false;
 	struct tr_metrics *m = NULL;
+	struct tr_clock_sim clock;
 
+	tr_clock_sim_init(&clock, 0, 1700000000000000);
+	tr_clock_set(&clock.clock);
 	bed_start(&b, true, seed);
 	assert_int_equal(tr_metrics_new(&m, NULL), TR_OK);
 	b.o.metrics = m;
@@ -733,6 +737,8 @@ run_crashes(uint64_t seed)
 		pending = broken = false;
 		for (uint64_t i = 0; i < ops && !broken; i++) {
 			uint64_t what = tr_prng_below(&b.k.rnd, 16);
+
+			tr_clock_sim_advance(&clock, TR_NS_PER_S);
 			int rc = TR_OK;
 
 			if (what < 8 || pending) {
@@ -800,6 +806,7 @@ run_crashes(uint64_t seed)
 	check_recovered(&b, durable, first);
 	bed_end(&b);
 	tr_metrics_free(m);
+	tr_clock_set(NULL);
 }
 
 static void
