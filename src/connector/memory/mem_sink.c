@@ -45,6 +45,7 @@ struct tr_mem_sink {
     size_t n_batches, cap_batches;
     struct tr_map state;   /* table, variant, key -> struct kept */
     struct tr_map tokens;
+    struct tr_u64map built; /* table -> snapshot_id */
     struct tr_mem_sink_stats stats;
 };
 
@@ -192,13 +193,33 @@ static int state_key(struct tr_buf *b, const struct tr_mem_row *r, struct tr_sli
     return TR_OK;
 }
 
+/* MERGE_COLUMNS: what the source left unchanged is taken from the row that is there. */
+static void merge(const struct kept *old, struct kept *k)
+{
+    for (uint32_t i = 0; i < k->r.row.n; i++)
+        if (k->state[i] == TR_UNCHANGED && i < old->r.row.n) {
+            k->state[i] = old->state[i];
+            k->v[i] = old->v[i];
+        }
+}
+
+static struct kept *state_get(struct tr_mem_sink *s, const struct tr_mem_row *r, struct tr_slice key)
+{
+    struct tr_buf b = {0};
+    TR_ASSERT(state_key(&b, r, key) >= 0);
+    struct kept *k = tr_map_get(&s->state, tr_buf_slice(&b));
+    tr_buf_done(&b);
+    return k;
+}
+
 static void state_put(struct tr_mem_sink *s, struct kept *k, struct tr_slice key)
 {
     struct tr_buf b = {0};
+    struct kept *old = state_get(s, &k->r, key);
+    if (old && (s->def.caps & TR_CAP_MONOTONIC) && old->r.version > k->r.version)
+        return;
     TR_ASSERT(state_key(&b, &k->r, key) >= 0);
-    struct kept *old = tr_map_get(&s->state, tr_buf_slice(&b));
-    if (!old || !(s->def.caps & TR_CAP_MONOTONIC) || old->r.version <= k->r.version)
-        TR_ASSERT(tr_map_put(&s->state, tr_buf_slice(&b), k, NULL) >= 0);
+    TR_ASSERT(tr_map_put(&s->state, tr_buf_slice(&b), k, NULL) >= 0);
     tr_buf_done(&b);
 }
 
@@ -214,6 +235,9 @@ static void apply_row(struct tr_mem_sink *s, const struct tr_target *t, struct t
         TR_ASSERT(s->rows != NULL);
     }
     s->rows[s->n_rows++] = k;
+    struct kept *base = s->def.caps & TR_CAP_MERGE_COLUMNS ? state_get(s, &k->r, k->r.flags & TR_CHG_MOVED ? k->r.old_key : k->r.key) : NULL;
+    if (base)
+        merge(base, k);
     if (k->r.flags & TR_CHG_MOVED)
         state_put(s, k, k->r.old_key);
     state_put(s, k, k->r.key);
@@ -557,15 +581,52 @@ static int bind(struct tr_sink *spi, const struct tr_schema *schema, enum tr_tar
     return rc;
 }
 
+/* SHADOW rows of the table become its MIRROR rows; the old ones go. */
+static void swap_state(struct tr_mem_sink *s, uint32_t table_id)
+{
+    struct tr_map old = s->state;
+    size_t it = 0;
+    struct tr_slice key;
+    void *val;
+    tr_map_init(&s->state);
+    while (tr_map_next(&old, &it, &key, &val)) {
+        struct kept *k = val;
+        if (k->r.table_id == table_id && k->r.variant == TR_TARGET_MIRROR)
+            continue;
+        if (k->r.table_id == table_id && k->r.variant == TR_TARGET_SHADOW)
+            k->r.variant = TR_TARGET_MIRROR;
+        struct tr_buf b = {0};
+        TR_ASSERT(state_key(&b, &k->r, tr_slice_sub(key, 5, key.n)) >= 0 && tr_map_put(&s->state, tr_buf_slice(&b), k, NULL) >= 0);
+        tr_buf_done(&b);
+    }
+    tr_map_done(&old);
+}
+
 static int swap(struct tr_sink *spi, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
 {
     struct tr_mem_sink *s = sink_of(spi);
-    (void)schema;
-    (void)snapshot_id;
+    uint64_t built = 0;
     (void)deadline_ns;
     (void)err;
     tr_mutex_lock(&s->lock);
     s->stats.swaps++;
+    tr_u64map_find(&s->built, schema->table_id, &built);
+    if (built != snapshot_id) {
+        swap_state(s, schema->table_id);
+        TR_ASSERT(tr_u64map_put(&s->built, schema->table_id, snapshot_id) >= 0);
+    }
+    tr_mutex_unlock(&s->lock);
+    return TR_OK;
+}
+
+static int built(struct tr_sink *spi, const struct tr_schema *schema, int64_t deadline_ns, uint64_t *ret_snapshot_id, struct tr_err *err)
+{
+    struct tr_mem_sink *s = sink_of(spi);
+    (void)deadline_ns;
+    (void)err;
+    *ret_snapshot_id = 0;
+    tr_mutex_lock(&s->lock);
+    tr_u64map_find(&s->built, schema->table_id, ret_snapshot_id);
     tr_mutex_unlock(&s->lock);
     return TR_OK;
 }
@@ -598,13 +659,14 @@ static void close_sink(struct tr_sink *spi)
     tr_free(s->batches);
     tr_map_done(&s->state);
     tr_map_done(&s->tokens);
+    tr_u64map_done(&s->built);
     tr_free(s->spi.endpoints);
     tr_cond_done(&s->changed);
     tr_mutex_done(&s->lock);
     tr_free(s);
 }
 
-static const struct tr_sink_ops sink_ops = {.bind = bind, .swap = swap, .probe = probe, .encoder_new = encoder_new, .writer_new = writer_new, .close = close_sink};
+static const struct tr_sink_ops sink_ops = {.bind = bind, .swap = swap, .built = built, .probe = probe, .encoder_new = encoder_new, .writer_new = writer_new, .close = close_sink};
 
 int tr_mem_sink_new(const struct tr_mem_sink_def *def, struct tr_mem_sink **ret)
 {
@@ -625,6 +687,7 @@ int tr_mem_sink_new(const struct tr_mem_sink_def *def, struct tr_mem_sink **ret)
     tr_cond_init(&s->changed);
     tr_map_init(&s->state);
     tr_map_init(&s->tokens);
+    tr_u64map_init(&s->built);
     *ret = s;
     return TR_OK;
 }
