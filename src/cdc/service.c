@@ -72,10 +72,9 @@ static void set_unit(struct unit *u, enum unit_state state, const struct tr_err 
 static void mode(void *arg, const char *ns, const char *name, struct tr_apply_table_mode *ret)
 {
     struct unit *u = arg;
-    const struct tr_service_config *c = &u->service->cfg;
     const struct tr_service_sink *k = u->sink;
     struct tr_slice n = tr_slice_str(ns), t = tr_slice_str(name);
-    *ret = (struct tr_apply_table_mode){.heartbeat = !strcmp(ns, c->heartbeat_ns) && !strcmp(name, c->heartbeat_name)};
+    *ret = (struct tr_apply_table_mode){.heartbeat = !strcmp(ns, u->service->beat_ns) && !strcmp(name, u->service->beat_name)};
     if (ret->heartbeat)
         return;
     bool want = k->tables.n == 0;
@@ -124,8 +123,8 @@ static int open_unit(struct unit *u, struct tr_err *err)
     }
     p.max_inflight_bytes = c->capture_inflight_bytes;
     struct tr_capture_config k = {.source_name = c->source_name,
-                                  .heartbeat_ns = c->heartbeat_ns,
-                                  .heartbeat_name = c->heartbeat_name,
+                                  .heartbeat_ns = s->beat_ns,
+                                  .heartbeat_name = s->beat_name,
                                   .cdc = c->cdc,
                                   .control = c->control,
                                   .log = c->log,
@@ -253,7 +252,7 @@ static void pulse(void *arg)
 {
     struct tr_service *s = arg;
     struct tr_err err;
-    int64_t every = s->cfg.heartbeat_ns_interval;
+    int64_t every = s->cfg.heartbeat_interval_ns;
     while (!stopping(s)) {
         int64_t next = in(every);
         struct tr_cdc_slot slot;
@@ -350,7 +349,7 @@ static void watch_lag(struct tr_service *s)
         if (lag.measured_us)
             u->lag = lag;
         /* no heartbeat came through: the lag is at least the time since the last one that did */
-        int64_t silent = u->lag.measured_us ? wall - u->lag.measured_us - s->cfg.heartbeat_ns_interval / 1000 : 0;
+        int64_t silent = u->lag.measured_us ? wall - u->lag.measured_us - s->cfg.heartbeat_interval_ns / 1000 : 0;
         int64_t us = TR_MAX(u->lag.end_to_end_us, silent);
         bool over = u->lag.measured_us && us * 1000 > u->sink->freshness_ns;
         if (!over)
@@ -455,6 +454,7 @@ int tr_service_new(const struct tr_service_config *cfg, struct tr_service **ret,
         return tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for the service");
     }
     s->cfg = *cfg;
+    cfg->cdc->ops->heartbeat_table(cfg->cdc, &s->beat_ns, &s->beat_name);
     tr_mutex_init(&s->lock);
     tr_cond_init(&s->cond);
     s->n_units = cfg->n_sinks + 1;
@@ -483,7 +483,7 @@ int tr_service_start(struct tr_service *s, struct tr_err *err)
         rc = tr_thread_start(&s->units[i].thread, i ? "tr-apply" : "tr-capture", run_unit, &s->units[i], err);
     if (rc >= 0)
         rc = tr_thread_start(&s->house, "tr-house", keep_house, s, err);
-    if (rc >= 0 && s->cfg.heartbeat_ns_interval)
+    if (rc >= 0 && s->cfg.heartbeat_interval_ns)
         rc = tr_thread_start(&s->pulse, "tr-pulse", pulse, s, err);
     return rc;
 }

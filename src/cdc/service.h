@@ -39,8 +39,7 @@ struct tr_service_config {
     uint64_t lease_token;           /* taken by the caller under TR_SERVICE_LEASE */
     struct tr_log *log;
     struct tr_metrics *metrics;
-    const char *heartbeat_ns, *heartbeat_name;
-    int64_t heartbeat_ns_interval;  /* nanoseconds; 0: none */
+    int64_t heartbeat_interval_ns;  /* 0: none */
     int64_t commit_interval_ns, drain_timeout_ns, stalled_fail_after_ns;
     uint64_t capture_inflight_bytes;
     uint32_t snapshot_workers, snapshot_tables_max;

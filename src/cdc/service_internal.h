@@ -31,6 +31,7 @@ struct unit {
 
 struct tr_service {
     struct tr_service_config cfg;
+    const char *beat_ns, *beat_name; /* the source's heartbeat table */
     struct tr_mutex lock;
     struct tr_cond cond;
     _Atomic(bool) stop;

@@ -85,6 +85,7 @@ struct tr_cdc_ops {
 
     void (*close)(struct tr_cdc *c);
     const char *(*slot_name)(const struct tr_cdc *c);
+    void (*heartbeat_table)(const struct tr_cdc *c, const char **ret_ns, const char **ret_name); /* the table that heartbeat() writes */
 };
 
 struct tr_cdc {

@@ -9,7 +9,7 @@
 
 /* Everything that decides how a value is printed. search_path: type names come out qualified unless they are the system's. */
 static const char pinned[] = "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=3 -c bytea_output=hex "
-                             "-c search_path=pg_catalog -c standard_conforming_strings=on -c xmloption=content";
+                             "-c search_path=pg_catalog -c client_min_messages=warning -c standard_conforming_strings=on -c xmloption=content";
 
 void tr_pgconn_init(struct tr_pgconn *c, const char *what)
 {

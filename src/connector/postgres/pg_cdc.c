@@ -60,12 +60,18 @@ static const char *slot_name(const struct tr_cdc *c)
     return ((const struct pg_cdc *)(const void *)c)->o->slot;
 }
 
+static void heartbeat_table(const struct tr_cdc *c, const char **ret_ns, const char **ret_name)
+{
+    *ret_ns = ((const struct pg_cdc *)(const void *)c)->o->heartbeat_schema;
+    *ret_name = TR_PG_HEARTBEAT_TABLE;
+}
+
 static void close_cdc(struct tr_cdc *c)
 {
     tr_free(of(c));
 }
 
-static const struct tr_cdc_ops ops = {session_new, has_replica, stream_new, close_cdc, slot_name};
+static const struct tr_cdc_ops ops = {session_new, has_replica, stream_new, close_cdc, slot_name, heartbeat_table};
 
 static int cdc_new(const void *options, const struct tr_component_env *env, struct tr_cdc **ret, struct tr_err *err)
 {

@@ -1,0 +1,157 @@
+/* cmd_check.c: tailrace check. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "compose.h"
+#include "fs.h"
+#include "text.h"
+
+struct report {
+    bool json, color;
+    int errors, warnings, findings;
+};
+
+static const char *level_name(enum tr_finding_level l)
+{
+    static const char *const names[] = {"ok", "note", "warning", "error"};
+    return names[l];
+}
+
+static void json_pair(struct tr_buf *b, const char *k, const char *v, const char *comma)
+{
+    tr_buf_printf(b, "%s\"%s\": ", comma, k);
+    tr_json_string(b, tr_slice_str(v));
+}
+
+static void show(void *arg, const struct tr_finding *f)
+{
+    struct report *r = arg;
+    r->errors += f->level == TR_FINDING_ERROR;
+    r->warnings += f->level == TR_FINDING_WARN;
+    if (r->json) {
+        struct tr_buf b = {0};
+        tr_buf_append_str(&b, r->findings ? ",\n  {" : "\n  {");
+        json_pair(&b, "level", level_name(f->level), "");
+        json_pair(&b, "code", f->code, ", ");
+        json_pair(&b, "subject", f->subject, ", ");
+        json_pair(&b, "text", f->text, ", ");
+        json_pair(&b, "cure", f->cure, ", ");
+        tr_buf_append_str(&b, "}");
+        fwrite(b.p, 1, b.n, stdout);
+        tr_buf_done(&b);
+    } else {
+        static const char *const colors[] = {"\033[32m", "\033[36m", "\033[33m", "\033[31m"};
+        printf("%s%-7s%s  %s\n", r->color ? colors[f->level] : "", level_name(f->level), r->color ? "\033[0m" : "", f->text);
+        if (*f->cure)
+            printf("         cure: %s\n", f->cure);
+    }
+    r->findings++;
+}
+
+__attribute__((format(printf, 6, 7))) static void say(struct report *r, enum tr_finding_level level, const char *code, const char *subject, const char *cure, const char *fmt, ...)
+{
+    struct tr_finding f = {.level = level};
+    snprintf(f.code, sizeof f.code, "%s", code);
+    snprintf(f.subject, sizeof f.subject, "%s", subject);
+    snprintf(f.cure, sizeof f.cure, "%s", cure);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(f.text, sizeof f.text, fmt, ap);
+    va_end(ap);
+    show(r, &f);
+}
+
+static int64_t in(int64_t ns)
+{
+    return tr_now_ns() + ns;
+}
+
+static void check_source(struct tr_app *a, struct report *r)
+{
+    struct tr_err err;
+    struct tr_cdc_session *s = NULL;
+    int rc = tr_app_source(a, &err);
+    if (rc >= 0)
+        rc = a->cdc->ops->session_new(a->cdc, TR_CDC_PRIMARY, &s, &err);
+    if (rc >= 0)
+        rc = s->ops->check(s, in(30 * TR_NS_PER_S), show, r, &err);
+    if (rc < 0)
+        say(r, TR_FINDING_ERROR, "source", a->cfg->source.name, "check that the server runs, that source.dsn is right, and that pg_hba.conf lets this user in", "%s", err.msg);
+    if (s)
+        s->ops->free(s);
+    if (a->cdc && a->cdc->ops->has_replica(a->cdc)) {
+        struct tr_cdc_session *p = NULL;
+        uint64_t xmin;
+        rc = a->cdc->ops->session_new(a->cdc, TR_CDC_REPLICA, &p, &err);
+        if (rc >= 0)
+            rc = p->ops->xmin(p, in(15 * TR_NS_PER_S), &xmin, &err);
+        say(r, rc < 0 && rc != TR_NOT_READY ? TR_FINDING_ERROR : TR_FINDING_OK, "replica", a->cfg->source.name, rc < 0 ? "check source.replica_dsn, or leave it out" : "", "%s",
+            rc < 0 && rc != TR_NOT_READY ? err.msg : "the replica answers");
+        if (p)
+            p->ops->free(p);
+    }
+}
+
+static void check_sinks(struct tr_app *a, struct report *r)
+{
+    struct tr_err err;
+    int rc = tr_app_sinks(a, &err);
+    if (rc < 0) {
+        say(r, TR_FINDING_ERROR, "sink", "sinks", "see the message", "%s", err.msg);
+        return;
+    }
+    for (uint32_t i = 0; i < a->cfg->n_sinks; i++) {
+        struct tr_sink *s = a->sinks[i].sink;
+        rc = s->ops->probe(s, in(15 * TR_NS_PER_S), &err);
+        if (rc < 0)
+            say(r, TR_FINDING_ERROR, "sink", a->sinks[i].name, "check that the sink is up and its settings are right; changes wait in the log meanwhile", "%s", err.msg);
+        else
+            say(r, TR_FINDING_OK, "sink", a->sinks[i].name, "", "sink %s (%s) can be written", a->sinks[i].name, a->sinks[i].type);
+    }
+}
+
+static void check_state(struct tr_app *a, struct report *r)
+{
+    struct tr_err err;
+    const char *dir = a->cfg->root.state_dir;
+    uint64_t free_bytes = 0;
+    char size[TR_SIZE_CHARS], cure[600];
+    int rc = tr_fs_mkdir_p(tr_fs_posix(), dir, &err);
+    if (rc >= 0)
+        rc = tr_fs_free_bytes(tr_fs_posix(), dir, &free_bytes, &err);
+    tr_format_size(free_bytes >> 20 << 20, size);
+    snprintf(cure, sizeof cure, "free some space on the file system of %s, or lower log.retention", dir);
+    if (rc < 0)
+        say(r, TR_FINDING_ERROR, "state_dir", dir, "make the directory, or set state_dir to one that this user may write", "%s", err.msg);
+    else if (free_bytes < 4 * a->cfg->log.segment_size)
+        say(r, TR_FINDING_ERROR, "disk", dir, cure, "only %s are free under %s; capture stops when the disk is full", size, dir);
+    else
+        say(r, free_bytes < UINT64_C(10) << 30 ? TR_FINDING_WARN : TR_FINDING_OK, "disk", dir, free_bytes < UINT64_C(10) << 30 ? cure : "", "%s are free under %s", size, dir);
+}
+
+int tr_cli_cmd_check(int argc, char **argv)
+{
+    struct tr_cli_options o;
+    int at = tr_cli_parse(argc, argv, "check", "cj", &o);
+    if (at < 0)
+        return -1 - at;
+    struct tr_config *cfg = tr_cli_load(&o);
+    if (!cfg)
+        return TR_EXIT_CONFIG;
+    struct tr_app a = {.cfg = cfg};
+    struct report r = {.json = o.json, .color = isatty(1)};
+    if (r.json)
+        fputs("{\"findings\": [", stdout);
+    check_state(&a, &r);
+    check_source(&a, &r);
+    check_sinks(&a, &r);
+    if (r.json)
+        printf("],\n\"errors\": %d, \"warnings\": %d}\n", r.errors, r.warnings);
+    else
+        printf("%d findings: %d errors, %d warnings\n", r.findings, r.errors, r.warnings);
+    tr_app_close(&a);
+    tr_config_free(cfg);
+    return r.errors ? TR_EXIT_FINDINGS : TR_EXIT_OK;
+}

@@ -1,0 +1,262 @@
+/*
+ * cmd_status.c: tailrace status. One screen that answers, at 3 a.m.: is it running, how far behind is each sink, which table is not well and
+ * why, what is a waiting snapshot waiting for. On a terminal --watch redraws; elsewhere each look is printed below the last.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ask.h"
+#include "clock.h"
+#include "text.h"
+
+struct memory { /* of the look before, for rates */
+    int64_t at_us;
+    double capture_rows, snapshot_rows;
+    struct {
+        char name[48];
+        double rows;
+    } sinks[64];
+};
+
+static const char *str(const json_t *o, const char *k)
+{
+    const char *s = json_string_value(json_object_get(o, k));
+    return s ? s : "";
+}
+
+static int64_t num(const json_t *o, const char *k)
+{
+    return (int64_t)json_integer_value(json_object_get(o, k));
+}
+
+static void ago(int64_t us, char out[32])
+{
+    int64_t s = us / 1000000;
+    if (s < 120)
+        snprintf(out, 32, "%" PRId64 " s", s);
+    else if (s < 7200)
+        snprintf(out, 32, "%" PRId64 " min", s / 60);
+    else if (s < 172800)
+        snprintf(out, 32, "%" PRId64 " h", s / 3600);
+    else
+        snprintf(out, 32, "%" PRId64 " d", s / 86400);
+}
+
+static void size(int64_t bytes, char out[TR_SIZE_CHARS])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double v = (double)bytes;
+    int u = 0;
+    while (v >= 1024 && u < 4) {
+        v /= 1024;
+        u++;
+    }
+    snprintf(out, TR_SIZE_CHARS, u ? "%.1f %s" : "%.0f %s", v, units[u]);
+}
+
+static double rate(double now, double before, int64_t us)
+{
+    return us > 0 && now >= before ? (now - before) * 1e6 / (double)us : 0;
+}
+
+static void show_capture(const json_t *root, struct memory *m, int64_t dt)
+{
+    const json_t *c = json_object_get(root, "capture");
+    char a[32], b[TR_SIZE_CHARS];
+    ago(num(root, "now_us") - num(c, "since_us"), a);
+    size(num(c, "slot_retained_bytes"), b);
+    printf("capture  %s for %s", str(c, "state"), a);
+    if (dt)
+        printf(", %.0f rows/s", rate((double)num(c, "records_in"), m->capture_rows, dt));
+    printf(", stream at %s, slot holds back %s", str(c, "stream_lsn"), b);
+    if (json_object_get(c, "slot_headroom_bytes")) {
+        size(num(c, "slot_headroom_bytes"), b);
+        printf(" (%s left)", b);
+    }
+    puts("");
+    if (*str(c, "error"))
+        printf("         trouble: %s\n", str(c, "error"));
+    m->capture_rows = (double)num(c, "records_in");
+    const json_t *l = json_object_get(root, "log");
+    size(num(l, "bytes"), b);
+    printf("log      offsets %" PRId64 " to %" PRId64 ", %s in %" PRId64 " segments\n", num(l, "first_offset"), num(l, "durable_offset"), b, num(l, "segments"));
+}
+
+static void show_tables(const json_t *root, struct memory *m, int64_t dt)
+{
+    const json_t *list = json_object_get(json_object_get(root, "capture"), "tables"), *t;
+    size_t i;
+    double read = 0;
+    json_array_foreach(list, i, t)
+        if (!strcmp(str(t, "state"), "snapshot"))
+            read += (double)num(t, "rows_read");
+    double r = dt ? rate(read, m->snapshot_rows, dt) : 0;
+    m->snapshot_rows = read;
+    printf("\n%-36s %-16s %s\n", "TABLE", "CAPTURE", "");
+    json_array_foreach(list, i, t) {
+        const char *state = str(t, "state");
+        printf("%-36s %-16s", str(t, "name"), state);
+        if (!strcmp(state, "snapshot")) {
+            double done = (double)num(t, "rows_read"), all = (double)num(t, "rows_estimate");
+            printf("%.0f rows", done);
+            if (all > 0)
+                printf(" of about %.0f (%.0f %%)", all, done < all ? 100 * done / all : 100);
+            if (all > done && r > 0) {
+                char eta[32];
+                ago((int64_t)((all - done) / r * 1e6), eta);
+                printf(", about %s to go", eta);
+            }
+        }
+        if (*str(t, "reason"))
+            printf("%s%s", !strcmp(state, "snapshot") ? "; " : "", str(t, "reason"));
+        puts("");
+    }
+}
+
+static void show_sinks(const json_t *root, struct memory *m, int64_t dt)
+{
+    const json_t *list = json_object_get(root, "sinks"), *s, *t;
+    size_t i, k;
+    json_array_foreach(list, i, s) {
+        char a[32];
+        ago(num(root, "now_us") - num(s, "since_us"), a);
+        printf("\nsink %s (%s)  %s for %s", str(s, "name"), str(s, "type"), str(s, "state"), a);
+        if (i < sizeof m->sinks / sizeof m->sinks[0]) {
+            if (dt && !strcmp(m->sinks[i].name, str(s, "name")))
+                printf(", %.0f rows/s", rate((double)num(s, "rows_out"), m->sinks[i].rows, dt));
+            snprintf(m->sinks[i].name, sizeof m->sinks[i].name, "%s", str(s, "name"));
+            m->sinks[i].rows = (double)num(s, "rows_out");
+        }
+        printf(", %" PRId64 " frames behind", num(s, "behind"));
+        const json_t *lag = json_object_get(s, "lag_us");
+        if (lag) {
+            ago(num(root, "now_us") - num(lag, "measured_us"), a);
+            printf("\n     lag %.1f ms = capture %.1f + log %.1f + apply %.1f, measured %s ago (target %.0f ms)", (double)num(lag, "end_to_end") / 1e3, (double)num(lag, "capture") / 1e3,
+                   (double)num(lag, "log") / 1e3, (double)num(lag, "apply") / 1e3, a, (double)num(s, "freshness_target_us") / 1e3);
+        } else {
+            printf("\n     lag not measured yet: no heartbeat has come through");
+        }
+        puts("");
+        if (*str(s, "error"))
+            printf("     trouble: %s\n", str(s, "error"));
+        size_t live = 0;
+        const json_t *tables = json_object_get(s, "tables");
+        json_array_foreach(tables, k, t) {
+            if (!strcmp(str(t, "state"), "live"))
+                live++;
+            else
+                printf("     %-32s %-14s %s\n", str(t, "name"), str(t, "state"), str(t, "reason"));
+        }
+        printf("     %zu of %zu tables live\n", live, json_array_size(tables));
+    }
+    list = json_object_get(root, "alarms");
+    json_array_foreach(list, i, s) {
+        char a[32];
+        ago(num(root, "now_us") - num(s, "since_us"), a);
+        printf("\nALARM %s %s for %s: %s\n", str(s, "kind"), str(s, "subject"), a, str(s, "text"));
+    }
+}
+
+static void show(const json_t *root, struct memory *m)
+{
+    int64_t now = num(root, "now_us"), dt = m->at_us ? now - m->at_us : 0;
+    show_capture(root, m, dt);
+    show_tables(root, m, dt);
+    show_sinks(root, m, dt);
+    m->at_us = now;
+}
+
+/* ---- nobody runs ---- */
+
+static void left_table(void *arg, const struct tr_ctl_table *t)
+{
+    (void)arg;
+    static const char *const names[] = {
+#define X(name, number, text) [number] = text,
+        TR_TABLE_STATES(X)
+#undef X
+    };
+    char name[140];
+    snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
+    printf("%-36s %-16s %s\n", name, t->state < sizeof names / sizeof names[0] ? names[t->state] : "?", t->reason);
+}
+
+static void left_sink(void *arg, const char *sink, uint32_t partition, uint64_t offset, int64_t at_us)
+{
+    (void)arg;
+    (void)partition;
+    char a[32];
+    ago(tr_wall_us() - at_us, a);
+    printf("sink %s stopped at offset %" PRIu64 ", %s ago\n", sink, offset, a);
+}
+
+static void left_alarm(void *arg, const struct tr_ctl_alarm *a)
+{
+    (void)arg;
+    printf("ALARM %s %s: %s\n", a->kind, a->subject, a->text);
+}
+
+static int show_left(const struct tr_config *c, const struct tr_err *why, bool json)
+{
+    if (json) {
+        json_t *o = json_pack("{s:b, s:s}", "running", 0, "error", why->msg);
+        json_dumpf(o, stdout, 0);
+        puts("");
+        json_decref(o);
+        return TR_EXIT_NOT_RUNNING;
+    }
+    printf("not running (%s)\n", why->msg);
+    struct tr_control *ctl = NULL;
+    struct tr_err err;
+    if (tr_ask_control(c, &ctl, &err) < 0) {
+        printf("%s\n", err.msg);
+        return TR_EXIT_NOT_RUNNING;
+    }
+    puts("what it left:");
+    ctl->ops->table_list(ctl, c->source.name, left_table, NULL, NULL);
+    ctl->ops->sink_list(ctl, left_sink, NULL, NULL);
+    ctl->ops->alarm_list(ctl, left_alarm, NULL, NULL);
+    ctl->ops->close(ctl);
+    return TR_EXIT_NOT_RUNNING;
+}
+
+int tr_cli_cmd_status(int argc, char **argv)
+{
+    struct tr_cli_options o;
+    int at = tr_cli_parse(argc, argv, "status", "cjwi", &o);
+    if (at < 0)
+        return -1 - at;
+    struct tr_config *c = tr_cli_load(&o);
+    if (!c)
+        return TR_EXIT_CONFIG;
+    struct memory m = {0};
+    int code;
+    for (;;) {
+        json_t *root = NULL;
+        struct tr_err err;
+        if (o.watch && isatty(1) && !o.json)
+            fputs("\033[H\033[2J", stdout);
+        if (tr_ask_status(c, &root, &err) < 0) {
+            code = show_left(c, &err, o.json);
+        } else {
+            if (o.json) {
+                json_dumpf(root, stdout, JSON_COMPACT);
+                puts("");
+            } else {
+                show(root, &m);
+            }
+            json_decref(root);
+            code = TR_EXIT_OK;
+        }
+        if (!o.watch)
+            break;
+        fflush(stdout);
+        tr_sleep_ns((int64_t)((o.interval > 0.1 ? o.interval : 0.1) * 1e9));
+        if (!o.json && !isatty(1))
+            puts("---");
+    }
+    tr_config_free(c);
+    return code;
+}
