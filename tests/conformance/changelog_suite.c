@@ -603,6 +603,106 @@ test_fault_points(void **state)
 	on_both(fault_points);
 }
 
+/* Same length each time, so that what is stale would stand exactly where the next frame is looked for. */
+static void
+same_length_tx(struct bed *b)
+{
+	kit_row(&b->k, TR_OP_INSERT, 0, 200);
+	kit_commit(&b->k);
+}
+
+static void
+expect_end(struct bed *b, uint64_t end)
+{
+	struct tr_pos pos;
+
+	tr_log_embedded_abandon(b->l);
+	bed_open(b);
+	assert_int_equal(tr_log_tail(b->l, 0, &pos, NULL), TR_OK);
+	assert_int_equal(pos.offset, end);
+	assert_int_equal(kit_check_read(&b->k, b->l, 0, 0, 16), end);
+}
+
+/* A failed append got two of its three transactions onto the disk; another one of the same length follows. */
+static void
+test_stale_after_failure(void **state)
+{
+	struct bed b;
+	struct tr_err err = { 0 };
+
+	(void)state;
+	bed_start(&b, true, 1);
+	bed_open(&b);
+	one_tx(&b, 200);
+	same_length_tx(&b);
+	append_ok(&b);
+	sync_ok(&b);
+
+	size_t before = b.k.n;
+
+	same_length_tx(&b);
+	size_t one = b.k.run.n;
+
+	same_length_tx(&b);
+	same_length_tx(&b);
+
+	uint64_t held = 0, more;
+
+	tr_fs_sim_set_full(b.fs, UINT64_C(1) << 40);
+	(void)tr_fs_free_bytes(b.fs, "/data", &more, NULL);
+	held = (UINT64_C(1) << 40) - more;
+	tr_fs_sim_set_full(b.fs, held + 2 * one + 10);
+	assert_int_equal(kit_append(&b.k, b.l, 0, &err), TR_RETRY);
+	tr_fs_sim_set_full(b.fs, UINT64_MAX);
+	kit_cut(&b.k, before);
+	b.k.defined[0] = true;
+	same_length_tx(&b);
+	assert_int_equal(b.k.run.n, one);
+	append_ok(&b);
+	sync_ok(&b);
+	expect_end(&b, before + 2);
+	bed_end(&b);
+}
+
+/* A crash lost the first of two transactions and kept the second; recovery cuts, and another one of the same length follows. */
+static void
+test_stale_after_crash(void **state)
+{
+	struct bed b;
+	struct tr_file *f = NULL;
+	uint64_t size = 0;
+
+	(void)state;
+	bed_start(&b, true, 1);
+	bed_open(&b);
+	one_tx(&b, 200);
+	sync_ok(&b);
+
+	size_t before = b.k.n;
+
+	same_length_tx(&b);
+	size_t one = b.k.run.n;
+
+	same_length_tx(&b);
+	append_ok(&b);
+	sync_ok(&b);
+	assert_int_equal(tr_fs_open(b.fs, "/data/log/p0000/00000000000000000000.seg", TR_FS_RDONLY, &f, NULL), TR_OK);
+	assert_int_equal(tr_file_size(f, &size, NULL), TR_OK);
+	tr_file_close(f);
+	tr_log_embedded_abandon(b.l);
+	assert_true(tr_fs_sim_flip_bit(b.fs, "/data/log/p0000/00000000000000000000.seg", (size - 2 * one + 50) * 8));
+	bed_open(&b);
+	assert_int_equal(durable_now(b.l), before);
+	kit_cut(&b.k, before);
+	b.k.defined[0] = true;
+	same_length_tx(&b);
+	assert_int_equal(b.k.run.n, one);
+	append_ok(&b);
+	sync_ok(&b);
+	expect_end(&b, before + 2);
+	bed_end(&b);
+}
+
 /* Every bit matters: in a sealed segment, and below the mark in the last one. */
 static void
 test_corruption(void **state)
@@ -863,6 +963,8 @@ main(void)
 		cmocka_unit_test(test_disk_full),
 		cmocka_unit_test(test_failed_sync),
 		cmocka_unit_test(test_fault_points),
+		cmocka_unit_test(test_stale_after_failure),
+		cmocka_unit_test(test_stale_after_crash),
 		cmocka_unit_test(test_corruption),
 		cmocka_unit_test_setup_teardown(test_crashes, NULL, say_seed),
 	};
