@@ -80,7 +80,7 @@ int tr_cli_cmd_run(int argc, char **argv)
         code = wait_for_the_end(&a);
     } else {
         tr_oslog_err(TR_OSLOG_ERROR, "tailrace", NULL, 0, &err);
-        code = rc == TR_REJECT ? TR_EXIT_CONFIG : rc == TR_RETRY && err.domain == TR_DOM_LOG ? TR_EXIT_TAKEN : TR_EXIT_FAILED;
+        code = rc == TR_REJECT ? TR_EXIT_CONFIG : rc == TR_RETRY && err.domain == TR_DOM_SYS && strstr(err.msg, "locked by") ? TR_EXIT_TAKEN : TR_EXIT_FAILED;
     }
     tr_app_close(&a);
     tr_config_free(cfg);

@@ -238,6 +238,7 @@ struct tr_worker {
     struct tr_wait *waits;
     uint32_t cap_waits;
     bool pressing, final_done, barrier_flush;
+    int64_t drain_since_ns;
     struct tr_mutex lock;           /* guards inbox */
     struct tr_lane_rt **inbox;
     uint32_t n_inbox, cap_inbox;

@@ -6,6 +6,9 @@
 #include "check.h"
 #include "oslog.h"
 
+/* How long a drain lets a payload wait for what is not back-pressure (a bind, say). */
+#define DRAIN_NOT_READY_NS TR_NS_PER_S
+
 /* A pipeline thread. Each step: take new lanes, let every lane do one thing (retry its push, poll, or be tended), flush what is due,
  * and say when to be called again. The loop then waits once, for all lanes and the waker. */
 
@@ -96,13 +99,7 @@ static void lane_begin(struct tr_worker *w, struct tr_lane_rt *l)
     l->next = 0;
     l->pending = true;
     atomic_store_explicit(&l->issued, seq + 1, memory_order_release);
-    if (l->cur.n == 0) { /* only the position moved */
-        l->pending = false;
-        l->cur.ack = NULL;
-        tr_ack_unref(a);
-    } else {
-        lane_push(w, l);
-    }
+    lane_push(w, l); /* also with n == 0: the chain learns that the position moved */
 }
 
 /* Too many polls are out ahead of the delivered prefix: the checkpointer's ring is bounded. */
@@ -232,17 +229,23 @@ static void lane_quiet(struct tr_worker *w, struct tr_lane_rt *l)
     }
 }
 
+/* The poll whose push is pending will be read again. */
+static void give_up(struct tr_lane_rt *l)
+{
+    if (!l->pending)
+        return;
+    tr_ack_fail(l->cur.ack);
+    tr_ack_unref(l->cur.ack);
+    l->pending = false;
+}
+
 /* True when something came in. */
 static bool lane_step(struct tr_worker *w, struct tr_lane_rt *l)
 {
     bool draining = atomic_load_explicit(&w->p->draining, memory_order_relaxed);
     int want = atomic_load(&l->want);
     if (want == TR_LANE_GIVE) {
-        if (l->pending) { /* its barrier timed out */
-            tr_ack_fail(l->cur.ack);
-            tr_ack_unref(l->cur.ack);
-            l->pending = false;
-        }
+        give_up(l); /* a push still pending: its barrier timed out */
         set_blocked(l, false);
         tr_list_del(&l->node);
         w->n_lanes--;
@@ -273,9 +276,18 @@ static void drain(struct tr_worker *w)
 {
     if (atomic_load(&w->drained) || !atomic_load(&w->p->draining))
         return;
-    TR_LIST_EACH (n, &w->lanes)
-        if (tr_container_of(n, struct tr_lane_rt, node)->pending)
-            return;
+    if (!w->drain_since_ns)
+        w->drain_since_ns = w->now_ns;
+    bool waiting = false;
+    TR_LIST_EACH (n, &w->lanes) {
+        struct tr_lane_rt *l = tr_container_of(n, struct tr_lane_rt, node);
+        /* room will come as the sinks drain; what a chain waits for otherwise may need the very lanes that are no longer polled */
+        if (l->pending && !l->blocked && w->now_ns - w->drain_since_ns >= DRAIN_NOT_READY_NS)
+            give_up(l);
+        waiting |= l->pending;
+    }
+    if (waiting)
+        return;
     if (!w->final_done) {
         if (!chain_flush(w, TR_FLUSH_FINAL))
             return;
@@ -358,11 +370,7 @@ static void abandon(struct tr_worker *w)
 {
     TR_LIST_EACH (n, &w->lanes) {
         struct tr_lane_rt *l = tr_container_of(n, struct tr_lane_rt, node);
-        if (l->pending) {
-            tr_ack_fail(l->cur.ack);
-            tr_ack_unref(l->cur.ack);
-            l->pending = false;
-        }
+        give_up(l);
     }
     if (!w->final_done && w->ops->abandon)
         w->ops->abandon(w->chain);

@@ -7,6 +7,7 @@
  * push_batch(in, from): consumes in->v[from … n). `next` is the first payload not consumed; the engine calls again with
  * from = next and no operator runs twice for a record. Before a payload is begun tr_out_room is asked; once begun, all its
  * output (fan-out, several sinks) is taken and parked if need be.
+ * A poll without payloads is pushed as well: its `upto` tells that the position moved.
  *   DONE       everything was consumed
  *   BLOCKED    no room: back-pressure is engaged and the lane paused; polling of other lanes goes on
  *   NOT_READY  a bind, a swap or a schema fetch is pending, or the payload must wait for another lane: nothing is paused
