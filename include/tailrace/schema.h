@@ -84,7 +84,7 @@ struct tr_schema {
     const uint16_t *key;             /* n_key column indexes in key order */
     const char *no_key_reason;       /* why n_key is 0, in words for a human; "" otherwise */
     bool full_identity;              /* before images are complete (REPLICA IDENTITY FULL) */
-    uint64_t fingerprint;            /* over names, types, key and identity: equal means interchangeable */
+    uint64_t fingerprint;            /* over all of the definition but its numbers: equal means the same bytes */
     _Atomic(uint32_t) refs;
 };
 

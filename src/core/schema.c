@@ -80,6 +80,7 @@ static uint64_t fingerprint(const struct tr_schema_def *d)
     tr_hasher_init(&h);
     hash_str(&h, d->ns);
     hash_str(&h, d->name);
+    hash_str(&h, d->no_key_reason ? d->no_key_reason : "");
     tr_hasher_add_u64(&h, d->full_identity);
     tr_hasher_add_u64(&h, d->n_columns);
     for (uint32_t i = 0; i < d->n_columns; i++) {
@@ -89,6 +90,10 @@ static uint64_t fingerprint(const struct tr_schema_def *d)
         tr_hasher_add_u64(&h, c->type);
         tr_hasher_add_u64(&h, c->key_pos);
         tr_hasher_add_u64(&h, (uint64_t)(int64_t)c->source_pos);
+        tr_hasher_add_u64(&h, c->source_type_id);
+        tr_hasher_add_u64(&h, (uint64_t)c->not_null | (uint64_t)c->generated << 1 | (uint64_t)c->has_default << 2 | (uint64_t)(c->fill_default != NULL) << 3);
+        if (c->fill_default)
+            hash_str(&h, c->fill_default);
     }
     struct tr_hash128 x = tr_hasher_end128(&h);
     return x.lo ^ x.hi;
