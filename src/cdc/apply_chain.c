@@ -17,6 +17,7 @@
 #include "arena.h"
 #include "check.h"
 #include "clock.h"
+#include "failpoint.h"
 #include "oslog.h"
 #include "rowimage.h"
 #include "text.h"
@@ -370,6 +371,7 @@ static int join_step(struct apply_chain *h, struct tr_err *err)
         h->joining = NULL;
         return TR_OK;
     }
+    TR_FAILPOINT("apply.before_swap");
     if (rc >= 0 && !c->relive)
         rc = c->schema ? tr_out_swap(h->out, c->schema, c->snapshot_id, err)
                        : tr_err_set(err, TR_FATAL, TR_DOM_CDC, "table %s is to join but its snapshot's beginning was never met", t->name);
@@ -380,6 +382,7 @@ static int join_step(struct apply_chain *h, struct tr_err *err)
     }
     if (rc < 0)
         return rc;
+    TR_FAILPOINT("apply.after_swap");
     forget_targets(h, t);
     end_catchup(h, t);
     t->mirror_live = true;

@@ -12,6 +12,7 @@
 #include "alloc.h"
 #include "check.h"
 #include "clock.h"
+#include "failpoint.h"
 #include "oslog.h"
 #include "snapshot_internal.h"
 
@@ -279,6 +280,7 @@ static int phase_begin(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *
 {
     if (tr_capture_lane_durable(s->lane) < p->begin_position)
         return TR_OK;
+    TR_FAILPOINT("snapshot.begun");
     p->table->ctl.state = TR_TABLE_CHUNKS;
     p->phase = SNAP_CHUNKS;
     return save(s, p->table, err);
@@ -350,6 +352,7 @@ static int mark_done(struct tr_snapshot *s, struct tr_snap *p, struct snap_chunk
                                .rows = k->rows,
                                .lo = tr_buf_slice(&k->lo),
                                .hi = tr_buf_slice(&k->hi)};
+    TR_FAILPOINT("snapshot.before_done");
     int rc = s->cap->control->ops->chunk_put(s->cap->control, &rec, err);
     if (rc < 0)
         return rc;

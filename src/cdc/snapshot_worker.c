@@ -16,6 +16,7 @@
 #include "alloc.h"
 #include "check.h"
 #include "clock.h"
+#include "failpoint.h"
 #include "snapshot_internal.h"
 
 enum { RUN_BYTES = 1 << 20, RUN_ROWS = 8192 };
@@ -74,6 +75,7 @@ static int second_fence(struct snap_worker *w, const struct snap_task *t, uint64
             *ret_generation = g;
             return TR_OK;
         }
+    TR_FAILPOINT("snapshot.before_fence");
     int rc = o->fence_xid(w->primary, in(CALL_NS), ret_xid, err);
     if (rc < 0)
         return rc;
@@ -153,6 +155,7 @@ static int read_chunk(struct snap_worker *w, struct snap_task *t, struct runs *r
     struct tr_cdc_session *from = w->replica ? w->replica : w->primary;
     uint64_t xf = 0, generation = 0;
     int rc = second_fence(w, t, &xf, &generation, err);
+    TR_FAILPOINT("snapshot.before_chunk");
     while (rc >= 0) {
         if (given_up(w, t))
             return gone(err);
@@ -190,6 +193,7 @@ static int read_chunk(struct snap_worker *w, struct snap_task *t, struct runs *r
         *err = close_err;
         return cl;
     }
+    TR_FAILPOINT("snapshot.after_read");
     rc = flushed(w, t, h, needs_flush, generation, err);
     if (rc < 0)
         return rc;
@@ -205,6 +209,7 @@ static int read_fill(struct snap_worker *w, struct snap_task *t, struct runs *ru
     uint64_t h = 0;
     bool needs_flush = false;
     int rc;
+    TR_FAILPOINT("snapshot.before_fill");
     for (;;) {
         if (given_up(w, t))
             return gone(err);
