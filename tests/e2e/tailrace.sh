@@ -1,0 +1,199 @@
+# shellcheck shell=bash
+# tailrace in end-to-end tests, on top of lib.sh: a source database `shop` in cluster src, a SQLite mirror and a PostgreSQL mirror, sessions
+# that stay open, and waiting for what status shows.
+#
+#   . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"    # sources lib.sh
+#   tt_start 15 ['key = value'...]                    # cluster and databases; the mirror lives in a cluster of its own, dst, if TT_DST=1
+#   tt_sql 'create table …'
+#   tt_config ['line of YAML'...]                     # more top-level lines, e.g. 'snapshot: {workers: 1, chunk_rows: 50}'
+#   tt_run [name=kill|sleep:ms...]                    # tailrace in the background, with these fault points; again after tt_kill
+#   tt_live public.t public.u                         # waits until both mirrors have them live
+#   tt_equal public.t public.u                        # a marker row, the wait for it in both mirrors, compare.py
+#
+# Variables before tt_config: TT_SOURCE (more lines of the source section), TT_LITE, TT_PG (more of each sink's), TT_HEARTBEAT.
+
+# shellcheck source=tests/e2e/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+TT_MARK=0
+TT_TABLES=
+
+tt_start() {
+    local version=$1
+    shift
+    tr_pg_start "$version" src "$@"
+    tr_psql src -c 'create database shop'
+    TT_SHOP=${PG_DSN_src/dbname=postgres/dbname=shop}
+    if [ "${TT_DST:-}" = 1 ]; then
+        tr_pg_start 15 dst
+        tr_psql dst -c 'create database mirror'
+        TT_MIRROR=${PG_DSN_dst/dbname=postgres/dbname=mirror}
+    else
+        tr_psql src -c 'create database mirror'
+        TT_MIRROR=${PG_DSN_src/dbname=postgres/dbname=mirror}
+    fi
+    TT_LITE_FILE=$TR_TMP/mirror.db
+    TT_YAML=$TR_TMP/tailrace.yaml
+    tt_sql 'create table marker (id int primary key)'
+}
+
+# psql on the source, the PostgreSQL mirror; sqlite3 on the SQLite mirror. Statements as arguments, or on stdin.
+tt_psql() {
+    local dsn=$1 s args=()
+    shift
+    for s in "$@"; do
+        args+=(-c "$s")
+    done
+    "$TR_PG_CLIENT/psql" -X -q -At -v ON_ERROR_STOP=1 -d "$dsn" "${args[@]}"
+}
+tt_sql() { tt_psql "$TT_SHOP" "$@"; }
+tt_mirror() { tt_psql "$TT_MIRROR" "$@"; }
+tt_lite() { sqlite3 -bail -cmd '.timeout 10000' "$TT_LITE_FILE" "$@"; }
+
+tt_config() {
+    {
+        cat <<YAML
+state_dir: $TR_TMP/state
+source:
+  dsn: $TT_SHOP
+  tables: [${TT_MATCH:-"'public.*'"}]
+${TT_SOURCE:-}
+sinks:
+  - name: lite
+    type: sqlite
+    path: $TT_LITE_FILE
+${TT_LITE:-}
+  - name: pg
+    type: postgres
+    dsn: $TT_MIRROR
+${TT_PG:-}
+engine: {heartbeat: ${TT_HEARTBEAT:-1s}, commit_interval: ${TT_COMMIT:-200ms}}
+admin: {listen: 127.0.0.1:$(tr_free_port)}
+YAML
+        printf '%s\n' "$@"
+    } >"$TT_YAML"
+}
+
+tt_run() {
+    local IFS=,
+    TAILRACE_FAILPOINTS="$*" tr_spawn tailrace "$TAILRACE" run -c "$TT_YAML"
+}
+
+tt_kill() {
+    tr_kill tailrace KILL || true
+}
+
+# Until tailrace has killed itself at an armed fault point.
+tt_died() {
+    tr_wait_until "${1:-30}" '! tr_alive tailrace' || tr_fail 'no fault point was reached'
+    wait "$PID_tailrace" 2>/dev/null || true
+}
+
+tt_status() { "$TAILRACE" status -c "$TT_YAML" --json 2>/dev/null; }
+
+# tt_state TABLE: "state|reason" of its snapshot, then "state|reason" in each sink, one a line.
+tt_state() {
+    tt_status | python3 -c '
+import json, sys
+s = json.load(sys.stdin)
+for l in [s["capture"]["tables"]] + [k["tables"] for k in s["sinks"]]:
+    t = [t for t in l if t["name"] == sys.argv[1]]
+    print("%s|%s" % (t[0]["state"], t[0]["reason"]) if t else "none|")' "$1" 2>/dev/null
+}
+
+# tt_waits TABLE REGEX [SECONDS]: status says that its snapshot, or a sink's table, is in such a state for such a reason.
+tt_waits() {
+    tr_wait_until "${3:-20}" "tt_state '$1' | grep -Eq '$2'" || {
+        tt_state "$1" >&2
+        tr_fail "$1 does not show '$2'"
+    }
+}
+
+tt_is_live() {
+    local t
+    for t in "$@"; do
+        [ "$(tt_state "$t" | cut -d'|' -f1 | sort | uniq -c | tr -d ' \n')" = 3live ] || return 1
+    done
+}
+
+tt_live() {
+    tr_wait_until "${TT_WAIT:-40}" "tt_is_live $*" || {
+        for t in "$@"; do
+            printf '%s\n' "$t" >&2
+            tt_state "$t" >&2 || true
+        done
+        tr_fail "not live: $*"
+    }
+}
+
+# A last change, by which both mirrors can be seen to have arrived: mirrors are consistent, so what came before it is there too.
+tt_mark() {
+    TT_MARK=$((TT_MARK + 1))
+    tt_sql 'set synchronous_commit = local' "insert into marker values ($TT_MARK)"
+    tr_wait_until "${TT_WAIT:-40}" "[ \"\$(tt_lite 'select count(*) from marker_live where id = $TT_MARK' 2>/dev/null)\" = 1 ]" || tr_fail 'the SQLite mirror has not arrived'
+    tr_wait_until "${TT_WAIT:-40}" "[ \"\$(tt_mirror 'select count(*) from marker_live where id = $TT_MARK' 2>/dev/null)\" = 1 ]" || tr_fail 'the PostgreSQL mirror has not arrived'
+}
+
+# tt_equal [--hard TABLE,...] TABLE...
+tt_equal() {
+    tt_mark
+    python3 "$TR_E2E_DIR/compare.py" --source "$TT_SHOP" --sqlite "$TT_LITE_FILE" --postgres "$TT_MIRROR" public.marker "$@" >&2 || {
+        "$TAILRACE" log verify -c "$TT_YAML" >&2 || true
+        tr_fail "the mirrors are not equal to the source"
+    }
+}
+
+# tt_frames OP TABLE: how many such frames the log holds.
+tt_frames() {
+    "$TAILRACE" log cat -c "$TT_YAML" | grep -ic "\"op\": \"$1\", \"table\": \"$2\"" || true
+}
+
+# tt_logged REGEX: a frame in the log looks like that. (Not grep -q, which would end the writer before its time.)
+tt_logged() {
+    [ "$("$TAILRACE" log cat -c "$TT_YAML" | grep -Ec "$1")" -gt 0 ]
+}
+
+tt_stop() {
+    tr_kill tailrace TERM || tr_fail "tailrace did not stop cleanly ($?)"
+}
+
+# --- sessions that stay open -------------------------------------------------------------------------------------------------------
+
+# tt_open NAME [DSN]: a psql that takes statements; on $TT_SHOP by default.
+tt_open() {
+    mkfifo "$TR_TMP/fifo-$1"
+    "$TR_PG_CLIENT/psql" -X -q -At -d "${2:-$TT_SHOP}" <"$TR_TMP/fifo-$1" >"$TR_TMP/out-$1" 2>&1 &
+    TR_PIDS+=("$!")
+    TR_PID_NAMES+=("session")
+    : >>"$TR_TMP/session.log"
+    exec {TT_FD}>"$TR_TMP/fifo-$1"
+    printf -v "FD_$1" '%s' "$TT_FD"
+}
+
+# tt_say NAME SQL: does not wait for it, which may hang.
+tt_say() {
+    local fd=FD_$1
+    printf '%s;\n' "$2" >&"${!fd}"
+}
+
+# tt_do NAME SQL: until it is done.
+tt_do() {
+    tt_say "$1" "$2"
+    local fd=FD_$1
+    printf '\\echo done-%s\n' "$((++TT_DONE))" >&"${!fd}"
+    tr_wait_until 20 "grep -q '^done-$TT_DONE\$' '$TR_TMP/out-$1'" || {
+        cat "$TR_TMP/out-$1" >&2
+        tr_fail "session $1 hangs in: $2"
+    }
+}
+TT_DONE=0
+
+tt_close() {
+    local fd=FD_$1
+    eval "exec ${!fd}>&-"
+}
+
+# Until a backend of the source hangs in such a wait event.
+tt_hangs() {
+    tr_wait_until 20 "[ \"\$(tr_psql src -c \"select count(*) > 0 from pg_stat_activity where wait_event = '$1'\")\" = t ]" || tr_fail "nothing hangs in $1"
+}
