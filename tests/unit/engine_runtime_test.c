@@ -492,6 +492,33 @@ static void test_metrics(void **state)
     tr_metrics_free(k.def.metrics);
 }
 
+/* Each allocation of making and starting fails once. */
+static void test_without_memory_nothing_is_made(void **state)
+{
+    uint32_t refused = 0;
+    (void)state;
+    for (uint64_t nth = 1;; nth++) {
+        struct kit k;
+        struct tr_err err = {0};
+        struct tr_mem_sink_def d[2] = {plain, {.caps = TR_CAP_MONOTONIC, .shards = 2}};
+        kit_init(&k, 2, d);
+        k.def.tuning.threads = 2;
+        tr_alloc_fail_nth(nth);
+        int rc = tr_pipeline_new(&k.def, &k.p, NULL, 0, &err);
+        if (rc >= 0)
+            rc = tr_pipeline_start(k.p, &err);
+        bool left = tr_alloc_fail_nth(0) != 0;
+        refused += rc < 0;
+        if (rc < 0)
+            assert_true(err.msg[0] != 0);
+        kit_end(&k);
+        if (left)
+            break;
+        assert_true(nth < 500);
+    }
+    assert_true(refused > 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -513,6 +540,7 @@ int main(void)
         cmocka_unit_test(test_two_sinks_the_worst_counts),
         cmocka_unit_test(test_checks_and_the_sizing_rule),
         cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_without_memory_nothing_is_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
