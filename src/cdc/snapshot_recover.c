@@ -59,7 +59,7 @@ static int add_need(struct tr_cap_table *t, const struct tr_frame *f, struct tr_
 }
 
 /* One frame of the log, seen by a table whose snapshot is to be taken up again. */
-static int replay_frame(struct tr_cap_table *t, const struct tr_frame *f, bool *begun, bool *ended, struct tr_err *err)
+static int replay_frame(struct tr_log_reader *r, struct tr_cap_table *t, const struct tr_frame *f, bool *begun, bool *ended, struct tr_err *err)
 {
     const struct tr_change *c = &f->change;
     if (f->table_id != t->ctl.table_id)
@@ -67,11 +67,19 @@ static int replay_frame(struct tr_cap_table *t, const struct tr_frame *f, bool *
     if (c->snapshot_id && c->snapshot_id != t->ctl.snapshot_id)
         return TR_OK;
     switch (c->op) {
-    case TR_OP_SNAPSHOT_BEGIN:
+    case TR_OP_SNAPSHOT_BEGIN: {
+        /* the rest is read by the definition that the rows before were read by, even if columns were added since: a sink adds them
+         * where the stream does, not before */
+        const struct tr_schema *s = r->ops->schema(r, f->table_id, f->schema_version);
+        if (!s)
+            return tr_err_set(err, TR_FATAL, TR_DOM_CDC, "the log has no definition for the snapshot of table %s.%s", t->ns, t->name);
+        tr_schema_unref(t->snap->schema);
+        t->snap->schema = tr_schema_ref(s);
         *begun = true;
         t->snapshot_id = c->snapshot_id;
         t->begin_version = c->version;
         break;
+    }
     case TR_OP_SNAPSHOT_END:
         *ended = true;
         break;
@@ -108,7 +116,7 @@ static int take_up(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_err 
     while (rc >= 0) {
         rc = tr_log_reader_poll(r, f, TR_ARRAY_LEN(f), err);
         for (int i = 0; i < rc; i++) {
-            int one = replay_frame(t, &f[i], &begun, &ended, err);
+            int one = replay_frame(r, t, &f[i], &begun, &ended, err);
             if (one < 0) {
                 rc = one;
                 break;
