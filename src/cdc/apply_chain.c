@@ -316,6 +316,8 @@ static int row(struct apply_chain *h, const struct tr_payloads *in, const struct
     bool to_mirror = c ? c->relive : t->state == TR_ST_LIVE || t->mirror_live;
     if (!c && t->state == TR_ST_PAUSED)
         to_mirror = false;
+    if (!c && t->state == TR_ST_LIVE && f->offset < t->rec.begin_offset) /* delivered again, and the build has it */
+        to_mirror = false;
     bool to_changelog = t->changelog && f->change.op != TR_OP_READ && (c ? c->relive : t->state != TR_ST_PAUSED);
     if (!to_shadow && !to_mirror && !to_changelog)
         return TR_OK;

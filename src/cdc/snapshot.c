@@ -48,14 +48,14 @@ static void poke(void *arg)
     tr_mutex_unlock(&s->lock);
 }
 
-static void log_table(enum tr_oslog_level level, const struct tr_cap_table *t, const char *text)
+void tr_snap_log(enum tr_oslog_level level, const struct tr_cap_table *t, const char *text)
 {
     char name[140];
     snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
     tr_oslog_fields(level, "snapshot", TR_OSLOG_F({"table", name}), "%s", text);
 }
 
-static int save(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_err *err)
+int tr_snap_save(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_err *err)
 {
     struct tr_control *c = s->cap->control;
     return c->ops->table_put(c, &t->ctl, err);
@@ -68,7 +68,7 @@ static void unpin(struct tr_snapshot *s, struct tr_cap_table *t)
     s->cap->log->ops->pin(s->cap->log, who, 0, UINT64_MAX, NULL);
 }
 
-static int pin(struct tr_snapshot *s, struct tr_cap_table *t, uint64_t offset, struct tr_err *err)
+int tr_snap_pin(struct tr_snapshot *s, struct tr_cap_table *t, uint64_t offset, struct tr_err *err)
 {
     char who[32];
     snprintf(who, sizeof who, "snapshot:%u", t->ctl.table_id);
@@ -98,7 +98,7 @@ static struct tr_snap *snap_free(struct tr_snap *p)
     return NULL;
 }
 
-static struct snap_chunk *add_chunk(struct tr_snap *p, struct tr_slice lo, struct tr_slice hi)
+struct snap_chunk *tr_snap_add_chunk(struct tr_snap *p, struct tr_slice lo, struct tr_slice hi)
 {
     if (p->n_chunks == p->cap_chunks) {
         uint32_t cap = p->cap_chunks ? p->cap_chunks * 2 : 16;
@@ -143,8 +143,8 @@ static int start_table(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_
     t->ctl.state = TR_TABLE_FENCING;
     t->ctl.rows_read = 0;
     t->ctl.reason[0] = 0;
-    log_table(TR_OSLOG_INFO, t, "snapshot begins");
-    return save(s, t, err);
+    tr_snap_log(TR_OSLOG_INFO, t, "snapshot begins");
+    return tr_snap_save(s, t, err);
 }
 
 static void waits(struct tr_snapshot *s, struct tr_snap *p, const char *what)
@@ -159,9 +159,9 @@ static void waits(struct tr_snapshot *s, struct tr_snap *p, const char *what)
     if (p->waiting[0] && now - p->waiting_since_ns > TR_NS_PER_S && now - p->saved_ns > TR_NS_PER_S) {
         p->saved_ns = now;
         snprintf(p->table->ctl.reason, sizeof p->table->ctl.reason, "waits for %.480s", p->waiting);
-        save(s, p->table, NULL);
+        tr_snap_save(s, p->table, NULL);
         if (TR_OSLOG_ONCE_PER(10))
-            log_table(TR_OSLOG_WARN, p->table, p->table->ctl.reason);
+            tr_snap_log(TR_OSLOG_WARN, p->table, p->table->ctl.reason);
     }
 }
 
@@ -221,7 +221,7 @@ static int phase_fence1(struct tr_snapshot *s, struct tr_snap *p, struct tr_err 
         t->ctl.state = TR_TABLE_NO_SNAPSHOT;
         snprintf(t->ctl.reason, sizeof t->ctl.reason, "%s", sc->no_key_reason);
         p->phase = SNAP_DONE;
-        return save(s, t, err);
+        return tr_snap_save(s, t, err);
     }
     rc = s->session->ops->fence_xid(s->session, in(CALL_NS), &p->x_g, err);
     if (rc >= 0)
@@ -261,14 +261,14 @@ static int phase_stream_l(struct tr_snapshot *s, struct tr_snap *p, struct tr_er
     struct tr_log_stats st;
     int rc = s->cap->log->ops->stats(s->cap->log, 0, &st, err);
     if (rc >= 0)
-        rc = pin(s, t, st.durable_offset, err);
+        rc = tr_snap_pin(s, t, st.durable_offset, err);
     if (rc >= 0)
         rc = c->ops->snapshot_id_next(c, &t->ctl.snapshot_id, err);
     if (rc < 0)
         return rc;
     t->ctl.begin_offset = st.durable_offset; /* BEGIN will stand at or above it */
     t->ctl.end_offset = UINT64_MAX;
-    rc = save(s, t, err);
+    rc = tr_snap_save(s, t, err);
     if (rc >= 0)
         rc = submit_one(s, p, TR_OP_SNAPSHOT_BEGIN, p->l_lsn, &p->begin_position, err);
     if (rc >= 0)
@@ -283,7 +283,7 @@ static int phase_begin(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *
     TR_FAILPOINT("snapshot.begun");
     p->table->ctl.state = TR_TABLE_CHUNKS;
     p->phase = SNAP_CHUNKS;
-    return save(s, p->table, err);
+    return tr_snap_save(s, p->table, err);
 }
 
 static void push_task(struct tr_snapshot *s, struct snap_task *t)
@@ -328,7 +328,7 @@ static int plan_next(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *er
     struct tr_buf hi;
     tr_buf_init(&hi);
     int rc = s->session->ops->chunk_plan(s->session, p->schema, lo, p->rows_per_chunk, in(PLAN_NS), &hi, err);
-    struct snap_chunk *k = rc >= 0 ? add_chunk(p, lo, tr_buf_slice(&hi)) : NULL;
+    struct snap_chunk *k = rc >= 0 ? tr_snap_add_chunk(p, lo, tr_buf_slice(&hi)) : NULL;
     tr_buf_done(&hi);
     if (rc < 0)
         return rc;
@@ -358,7 +358,7 @@ static int mark_done(struct tr_snapshot *s, struct tr_snap *p, struct snap_chunk
         return rc;
     k->done = true;
     p->table->ctl.rows_read += k->rows;
-    return save(s, p->table, err);
+    return tr_snap_save(s, p->table, err);
 }
 
 static int phase_chunks(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *err)
@@ -382,7 +382,7 @@ static int phase_chunks(struct tr_snapshot *s, struct tr_snap *p, struct tr_err 
         p->phase = SNAP_STREAM_H;
         p->table->ctl.state = TR_TABLE_FILLING;
         waits_no_more(p);
-        return save(s, p->table, err);
+        return tr_snap_save(s, p->table, err);
     }
     return TR_OK;
 }
@@ -456,7 +456,7 @@ static int phase_end(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *er
     t->ctl.state = TR_TABLE_LIVE;
     t->ctl.end_offset = st.durable_offset;
     t->ctl.reason[0] = 0;
-    rc = save(s, t, err);
+    rc = tr_snap_save(s, t, err);
     if (rc < 0)
         return rc;
     s->cap->control->ops->chunk_clear(s->cap->control, t->ctl.table_id, t->ctl.snapshot_id + 1, NULL);
@@ -464,7 +464,7 @@ static int phase_end(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *er
     p->phase = SNAP_DONE;
     char text[96];
     snprintf(text, sizeof text, "snapshot complete: %" PRIu64 " rows", t->ctl.rows_read);
-    log_table(TR_OSLOG_INFO, t, text);
+    tr_snap_log(TR_OSLOG_INFO, t, text);
     return TR_OK;
 }
 
@@ -488,9 +488,9 @@ static void pause_table(struct tr_snapshot *s, struct tr_cap_table *t, const cha
 {
     t->ctl.state = TR_TABLE_PAUSED;
     snprintf(t->ctl.reason, sizeof t->ctl.reason, "%s", reason);
-    save(s, t, NULL);
+    tr_snap_save(s, t, NULL);
     unpin(s, t);
-    log_table(TR_OSLOG_ERROR, t, reason);
+    tr_snap_log(TR_OSLOG_ERROR, t, reason);
     s->cap->control->ops->alarm_set(s->cap->control, "table", t->name, reason, NULL);
 }
 
@@ -508,7 +508,7 @@ static void step_table(struct tr_snapshot *s, struct tr_cap_table *t)
     t->schema_broke = false;
     tr_mutex_unlock(&s->cap->lock);
     if (broke && p->phase > SNAP_STREAM_L) {
-        log_table(TR_OSLOG_WARN, t, "its definition changed in a breaking way during the snapshot: starting it again");
+        tr_snap_log(TR_OSLOG_WARN, t, "its definition changed in a breaking way during the snapshot: starting it again");
         p->again = true;
     }
     if (p->again) {
@@ -612,13 +612,13 @@ static void see_table(void *arg, const struct tr_cdc_table *d)
     } else if (t->ctl.state == TR_TABLE_NEW) {
         t->ctl.state = TR_TABLE_NO_SNAPSHOT;
         snprintf(t->ctl.reason, sizeof t->ctl.reason, "%s", d->no_key);
-        save(s, t, NULL);
-        log_table(TR_OSLOG_WARN, t, "has no usable key: it gets a changelog only");
+        tr_snap_save(s, t, NULL);
+        tr_snap_log(TR_OSLOG_WARN, t, "has no usable key: it gets a changelog only");
     } else if (t->ctl.state == TR_TABLE_NO_SNAPSHOT && d->key_ok) {
         t->ctl.state = TR_TABLE_NEW;
         t->ctl.storage_fingerprint = d->storage_fingerprint;
     } else if (moved && (t->ctl.state == TR_TABLE_LIVE || under_way(t))) {
-        log_table(TR_OSLOG_WARN, t, "its partitions changed outside the stream (attach, detach, truncate or rewrite of a leaf): taking a new snapshot");
+        tr_snap_log(TR_OSLOG_WARN, t, "its partitions changed outside the stream (attach, detach, truncate or rewrite of a leaf): taking a new snapshot");
         t->ctl.storage_fingerprint = d->storage_fingerprint;
         if (under_way(t))
             t->snap->again = true;
@@ -727,168 +727,6 @@ static void coordinate(void *arg)
             if (under_way(t))
                 step_table(s, t);
     }
-}
-
-/* ---- recovery ---- */
-
-struct recover_arg {
-    struct tr_snapshot *s;
-    int rc;
-    struct tr_err *err;
-};
-
-static void load_table(void *arg, const struct tr_ctl_table *v)
-{
-    struct recover_arg *a = arg;
-    struct tr_cap_table *t = tr_cap_table_of(a->s->cap, v->ns, v->name);
-    if (!t) {
-        a->rc = tr_err_set(a->err, TR_NOMEM, TR_DOM_CDC, "no memory for table %s.%s", v->ns, v->name);
-        return;
-    }
-    t->ctl = *v;
-    t->known = true;
-}
-
-static void load_chunk(void *arg, const struct tr_ctl_chunk *k)
-{
-    struct tr_snap *p = arg;
-    struct snap_chunk *c = k->seq == p->n_chunks ? add_chunk(p, k->lo, k->hi) : NULL;
-    if (!c)
-        return;
-    c->done = k->done;
-    c->rows = k->rows;
-    p->planned = k->hi.n == 0;
-}
-
-static int add_need(struct tr_cap_table *t, const struct tr_frame *f, struct tr_err *err)
-{
-    if (t->n_needs == t->cap_needs) {
-        size_t cap = t->cap_needs ? t->cap_needs * 2 : 64;
-        struct tr_cap_need *v = tr_realloc(t->needs, cap * sizeof *v);
-        if (!v)
-            return tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for the key updates of table %s.%s", t->ns, t->name);
-        t->needs = v;
-        t->cap_needs = cap;
-    }
-    const struct tr_change *c = &f->change;
-    uint8_t *key = tr_malloc(c->key.n + 1);
-    if (!key)
-        return tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for the key updates of table %s.%s", t->ns, t->name);
-    memcpy(key, c->key.p, c->key.n);
-    t->needs[t->n_needs++] =
-        (struct tr_cap_need){.commit_lsn = c->commit_lsn, .xid = c->xid, .ordinal = c->ordinal, .epoch = c->epoch, .key = key, .key_n = c->key.n};
-    return TR_OK;
-}
-
-/* One frame of the log, seen by a table whose snapshot is to be taken up again. */
-static int replay_frame(struct tr_cap_table *t, const struct tr_frame *f, bool *begun, bool *ended, struct tr_err *err)
-{
-    const struct tr_change *c = &f->change;
-    if (f->table_id != t->ctl.table_id)
-        return TR_OK;
-    if (c->snapshot_id && c->snapshot_id != t->ctl.snapshot_id)
-        return TR_OK;
-    switch (c->op) {
-    case TR_OP_SNAPSHOT_BEGIN:
-        *begun = true;
-        t->snapshot_id = c->snapshot_id;
-        t->begin_version = c->version;
-        break;
-    case TR_OP_SNAPSHOT_END:
-        *ended = true;
-        break;
-    case TR_OP_READ:
-        t->snap->h_max = TR_MAX(t->snap->h_max, c->end_lsn);
-        break;
-    case TR_OP_FILL:
-        t->snap->h_max = TR_MAX(t->snap->h_max, c->end_lsn);
-        for (size_t i = 0; i < t->n_needs; i++)
-            if (t->needs[i].commit_lsn == c->commit_lsn && t->needs[i].ordinal == c->ordinal && t->needs[i].epoch == c->epoch)
-                t->needs[i].filled = t->needs[i].asked = true;
-        break;
-    case TR_OP_UPDATE:
-        if (*begun && (c->flags & TR_CHG_MOVED) && (c->flags & TR_CHG_UNCHANGED))
-            return add_need(t, f, err);
-        break;
-    default:
-        break;
-    }
-    return TR_OK;
-}
-
-static int take_up(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_err *err)
-{
-    struct tr_log *log = s->cap->log;
-    struct tr_log_reader *r = NULL;
-    bool begun = false, ended = false;
-    int rc = log->ops->reader_new(log, 0, t->ctl.begin_offset, &r, err);
-    if (rc < 0) {
-        t->ctl.state = TR_TABLE_NEW; /* the log no longer reaches that far back */
-        return TR_OK;
-    }
-    struct tr_frame f[256];
-    while (rc >= 0) {
-        rc = tr_log_reader_poll(r, f, TR_ARRAY_LEN(f), err);
-        for (int i = 0; i < rc; i++) {
-            int one = replay_frame(t, &f[i], &begun, &ended, err);
-            if (one < 0) {
-                rc = one;
-                break;
-            }
-        }
-    }
-    r->ops->free(r);
-    if (rc != TR_AGAIN)
-        return rc;
-    if (ended) {
-        t->ctl.state = TR_TABLE_LIVE;
-        t->ctl.end_offset = s->cap->tail.offset;
-        t->snapshot_id = 0;
-        return save(s, t, err);
-    }
-    if (!begun) {
-        log_table(TR_OSLOG_WARN, t, "its snapshot's beginning was not durable: starting it again");
-        t->ctl.state = TR_TABLE_NEW;
-        t->snapshot_id = 0;
-        return TR_OK;
-    }
-    rc = s->cap->control->ops->chunk_list(s->cap->control, t->ctl.table_id, t->ctl.snapshot_id, load_chunk, t->snap, err);
-    if (rc < 0)
-        return rc;
-    t->snap->phase = SNAP_CHUNKS;
-    t->ctl.rows_read = 0;
-    for (uint32_t i = 0; i < t->snap->n_chunks; i++)
-        t->ctl.rows_read += t->snap->chunks[i].done ? t->snap->chunks[i].rows : 0;
-    return pin(s, t, t->ctl.begin_offset, err);
-}
-
-int tr_snapshot_recover(struct tr_snapshot *s, struct tr_err *err)
-{
-    struct tr_capture *c = s->cap;
-    struct recover_arg a = {.s = s, .err = err};
-    int rc = c->control->ops->table_list(c->control, c->source_name, load_table, &a, err);
-    if (rc < 0 || a.rc < 0)
-        return rc < 0 ? rc : a.rc;
-    for (struct tr_cap_table *t = c->tables; t; t = t->next) {
-        if (!t->known)
-            continue;
-        if (!t->snap) {
-            t->snap = tr_calloc(1, sizeof *t->snap);
-            if (!t->snap)
-                return tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for table %s.%s", t->ns, t->name);
-            t->snap->table = t;
-            t->snap->phase = SNAP_DONE;
-            t->snap->rows_per_chunk = 1000;
-        }
-        if (t->ctl.state == TR_TABLE_FENCING) {
-            t->ctl.state = TR_TABLE_NEW;
-        } else if (t->ctl.state == TR_TABLE_CHUNKS || t->ctl.state == TR_TABLE_FILLING) {
-            rc = take_up(s, t, err);
-            if (rc < 0)
-                return rc;
-        }
-    }
-    return TR_OK;
 }
 
 /* ---- life ---- */

@@ -6,6 +6,7 @@
 
 #include "cdc_internal.h"
 #include "list.h"
+#include "oslog.h"
 
 /* Where a table's snapshot stands. The clauses are those of docs/decisions/0002. */
 enum snap_phase {
@@ -93,6 +94,12 @@ struct snap_worker {
     } fences[16];
     uint32_t next_fence;
 };
+
+/* snapshot.c, also used by snapshot_recover.c */
+struct snap_chunk *tr_snap_add_chunk(struct tr_snap *p, struct tr_slice lo, struct tr_slice hi); /* NULL: no memory */
+int tr_snap_pin(struct tr_snapshot *s, struct tr_cap_table *t, uint64_t offset, struct tr_err *err);
+int tr_snap_save(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_err *err);
+void tr_snap_log(enum tr_oslog_level level, const struct tr_cap_table *t, const char *text);
 
 void tr_snapshot_worker_run(void *arg); /* struct snap_worker * */
 bool tr_snapshot_stopping(struct tr_snapshot *s);

@@ -483,7 +483,8 @@ static int schema_put(struct tr_control *c, uint32_t table_id, uint64_t effectiv
                       struct tr_err *err)
 {
     struct store *s = store_of(c);
-    const struct schema *last = NULL;
+    const struct schema *same = NULL;
+    uint32_t version = 0;
     struct blob copy = {0};
     int rc = begin(s, WRITE_LEASED, err);
     if (rc < 0)
@@ -491,10 +492,12 @@ static int schema_put(struct tr_control *c, uint32_t table_id, uint64_t effectiv
     if (!table_find(&s->s, table_id))
         return finish(s, tr_control_no_table(table_id, err));
     EACH(&s->s, schema, x)
-        if (x->table_id == table_id)
-            last = x; /* they come in order */
-    uint32_t version = last ? last->version : 0;
-    if (!last || last->fingerprint != fingerprint) {
+        if (x->table_id == table_id) {
+            version = x->version; /* they come in order */
+            if (x->fingerprint == fingerprint)
+                same = x;
+        }
+    if (!same) {
         struct schema *x = blob_set(&copy, bytes) < 0 ? NULL : PUSH(&s->s, schema);
         if (!x) {
             tr_free(copy.p);
@@ -502,7 +505,7 @@ static int schema_put(struct tr_control *c, uint32_t table_id, uint64_t effectiv
         }
         *x = (struct schema){.table_id = table_id, .version = ++version, .effective_lsn = effective_lsn, .fingerprint = fingerprint, .bytes = copy};
     }
-    *ret_version = version;
+    *ret_version = same ? same->version : version;
     return finish(s, TR_OK);
 }
 

@@ -59,7 +59,7 @@ static const char *const migrations[SCHEMA_VERSION] = {
     X(TABLE_LIST, "SELECT " TABLE_COLUMNS " FROM tab WHERE source = ?1 ORDER BY table_id")                                                           \
     X(TABLE_HAS, "SELECT 1 FROM tab WHERE table_id = ?1")                                                                                            \
     X(COUNTER_NEXT, "INSERT INTO counter VALUES(?1, 1) ON CONFLICT DO UPDATE SET value = value + 1 RETURNING value")                                 \
-    X(SCHEMA_LAST, "SELECT version, fingerprint FROM schema WHERE table_id = ?1 ORDER BY version DESC LIMIT 1")                                      \
+    X(SCHEMA_LAST, "SELECT max(version), max(CASE fingerprint WHEN ?2 THEN version END) FROM schema WHERE table_id = ?1")                                      \
     X(SCHEMA_ADD, "INSERT INTO schema VALUES(?1, ?2, ?3, ?4, ?5)")                                                                                   \
     X(SCHEMA_LIST, "SELECT version, effective_lsn, bytes FROM schema WHERE table_id = ?1 ORDER BY version")                                          \
     X(CHUNK_PUT, "INSERT OR REPLACE INTO chunk VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)")                                                                  \
@@ -539,17 +539,19 @@ static int schema_put(struct tr_control *c, uint32_t table_id, uint64_t effectiv
 {
     struct store *s = store_of(c);
     sqlite3_stmt *q;
-    uint64_t version = 0, last = 0;
+    uint64_t version = 0, same = 0;
     int rc = begin(s, WRITE_LEASED, err);
     if (rc < 0)
         return rc;
     rc = must_have_table(s, table_id, err);
-    if (rc == TR_OK && (rc = row(s, err, &q, S_SCHEMA_LAST, "i", (uint64_t)table_id)) > 0) {
+    if (rc == TR_OK && (rc = row(s, err, &q, S_SCHEMA_LAST, "ii", (uint64_t)table_id, fingerprint)) > 0) {
         version = col_u64(q, 0);
-        last = col_u64(q, 1);
+        same = col_u64(q, 1); /* NULL reads as 0 */
         sqlite3_reset(q);
     }
-    if (rc >= 0 && (version == 0 || last != fingerprint))
+    if (rc >= 0 && same)
+        version = same;
+    else if (rc >= 0)
         rc = run(s, err, S_SCHEMA_ADD, "iiiib", (uint64_t)table_id, ++version, effective_lsn, fingerprint, bytes);
     rc = finish(s, rc < 0 ? rc : TR_OK, err);
     if (rc == TR_OK)

@@ -229,11 +229,11 @@ void tr_dispatcher_on_result(struct tr_dispatcher *d, uint64_t ticket, int rc, u
     }
 }
 
-void tr_dispatcher_on_forgotten(struct tr_dispatcher *d, int64_t not_before_ns)
+void tr_dispatcher_on_forgotten(struct tr_dispatcher *d, uint64_t after_ticket, int64_t not_before_ns)
 {
     for (uint32_t i = 0; i < d->n; i++) {
         struct tr_disp_slot *s = at(d, i);
-        if (s->state != TR_DISP_BUSY)
+        if (s->state != TR_DISP_BUSY || s->ticket <= after_ticket)
             continue;
         tr_breaker_on_neutral(&d->breakers[s->endpoint]);
         leave_busy(d, s, TR_DISP_READY);

@@ -95,8 +95,8 @@ int64_t tr_dispatcher_next_wake(const struct tr_dispatcher *d);
 /* The write of `ticket` ended: TR_OK, RETRY, STALE, REJECT, anything else fails. Pipelined: OK counts for all up to ticket, RETRY
  * for all from it on. An unknown (older) ticket is ignored. */
 void tr_dispatcher_on_result(struct tr_dispatcher *d, uint64_t ticket, int rc, uint8_t blame, uint32_t retry_after_ms, int64_t now_ns);
-/* Pipelined: the writer forgot everything (abandon, a lost connection): all BUSY ones are READY again, in order. */
-void tr_dispatcher_on_forgotten(struct tr_dispatcher *d, int64_t not_before_ns);
+/* Pipelined: the writer forgot everything behind a ticket (abandon, a lost connection; 0: everything): those are READY again, in order. */
+void tr_dispatcher_on_forgotten(struct tr_dispatcher *d, uint64_t after_ticket, int64_t not_before_ns);
 void tr_dispatcher_on_rewritten(struct tr_dispatcher *d, void *batch);
 void tr_dispatcher_on_dropped(struct tr_dispatcher *d, void *batch); /* nothing is left of it: it counts as durable */
 void tr_dispatcher_on_rebound(struct tr_dispatcher *d, void *batch, int64_t not_before_ns);

@@ -154,6 +154,7 @@ struct tr_writer_rt {
 struct tr_result {
     uint64_t ticket;              /* 0: all in flight */
     int rc;
+    bool resync;                  /* pipelined: the writer has dropped what was behind the ticket */
     struct tr_err *err;           /* owned; NULL when rc >= 0 */
 };
 
@@ -307,7 +308,8 @@ void tr_target_main(void *arg);
 /* shard.c */
 int tr_shard_init(struct tr_shard *s, struct tr_sink_rt *k, uint32_t index, struct tr_err *err);
 void tr_shard_done(struct tr_shard *s);
-void tr_shard_post(struct tr_shard *s, uint64_t ticket, int rc, const struct tr_err *err); /* a writer's result */
+/* A writer's result. resync: nothing is submitted until the shard has seen it. */
+void tr_shard_post(struct tr_shard *s, uint64_t ticket, int rc, const struct tr_err *err, bool resync);
 
 /* terminal.c */
 int tr_out_new(struct tr_worker *w, struct tr_sink_rt *k, struct tr_out **ret);

@@ -458,7 +458,6 @@ void tr_pipeline_status(const struct tr_pipeline *cp, struct tr_pipeline_status 
 
 static void free_sink(struct tr_sink_rt *k)
 {
-    k->thread = tr_thread_join(k->thread);
     for (uint32_t s = 0; s < k->n_shards; s++)
         tr_shard_done(&k->shards[s]);
     tr_free(k->shards);
@@ -499,6 +498,8 @@ struct tr_pipeline *tr_pipeline_free(struct tr_pipeline *p)
         }
         p->thread = tr_thread_join(p->thread);
     }
+    for (uint32_t i = 0; i < p->n_sinks; i++) /* they wake the workers, so they go first */
+        p->sinks[i].thread = tr_thread_join(p->sinks[i].thread);
     for (uint32_t i = 0; p->workers && i < p->def.tuning.threads; i++)
         free_worker(&p->workers[i]);
     for (uint32_t i = 0; i < p->n_sinks; i++)

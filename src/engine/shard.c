@@ -87,7 +87,7 @@ void tr_shard_done(struct tr_shard *s)
         tr_batcher_done(&s->batcher);
     }
     if (s->disp.slots) {
-        tr_dispatcher_on_forgotten(&s->disp, 0); /* no writer holds any of them now */
+        tr_dispatcher_on_forgotten(&s->disp, 0, 0); /* no writer holds any of them now */
         struct tr_ebatch *b;
         while ((b = tr_dispatcher_take(&s->disp))) {
             tr_ebatch_fail(b);
@@ -104,7 +104,7 @@ void tr_shard_done(struct tr_shard *s)
     tr_mutex_done(&s->lock);
 }
 
-void tr_shard_post(struct tr_shard *s, uint64_t ticket, int rc, const struct tr_err *err)
+void tr_shard_post(struct tr_shard *s, uint64_t ticket, int rc, const struct tr_err *err, bool resync)
 {
     struct tr_err *copy = NULL;
     if (rc < 0) {
@@ -122,7 +122,11 @@ void tr_shard_post(struct tr_shard *s, uint64_t ticket, int rc, const struct tr_
         s->results = v;
         s->cap_results = cap;
     }
-    s->results[s->n_results++] = (struct tr_result){.ticket = ticket, .rc = rc, .err = copy};
+    s->results[s->n_results++] = (struct tr_result){.ticket = ticket, .rc = rc, .err = copy, .resync = resync};
+    if (resync) {
+        s->n_subs = 0;
+        s->resync = true;
+    }
     tr_mutex_unlock(&s->lock);
     tr_waker_wake(&s->waker);
 }
@@ -165,6 +169,8 @@ static void on_result(struct tr_shard *s, const struct tr_result *r, int64_t now
     else
         tr_pl_trouble(p, &s->trouble, &err, s->sink->name);
     tr_dispatcher_on_result(&s->disp, ticket, r->rc, err.blame, err.retry_after_ms, now_ns);
+    if (r->resync) /* even if the ticket is history: what was handed over behind it was dropped */
+        tr_dispatcher_on_forgotten(&s->disp, r->ticket, INT64_MIN);
     if (!b && r->rc < 0 && r->rc != TR_RETRY && r->rc != TR_REJECT && r->rc != TR_STALE)
         tr_pl_fail(p, &err);
 }
@@ -263,7 +269,7 @@ static void forget_later(struct tr_shard *s)
     s->abandon = true;
     tr_cond_signal(&s->writers[0].wake);
     tr_mutex_unlock(&s->lock);
-    tr_dispatcher_on_forgotten(&s->disp, INT64_MIN);
+    tr_dispatcher_on_forgotten(&s->disp, 0, INT64_MIN);
 }
 
 static void on_rejected(struct tr_shard *s, struct tr_ebatch *b)
@@ -388,7 +394,7 @@ static bool seal(struct tr_shard *s, int64_t now_ns)
 static bool press(struct tr_shard *s)
 {
     struct tr_pipeline *p = s->sink->p;
-    if (!s->sink->boundary || atomic_load(&p->pressure) == 0 || atomic_load(&p->writes) != 0 || !tr_batcher_staged(&s->batcher) ||
+    if (!s->sink->boundary || atomic_load(&p->pressure) == 0 || tr_pool_below_low(&p->pool) || atomic_load(&p->writes) != 0 || !tr_batcher_staged(&s->batcher) ||
         !tr_batcher_empty(&s->batcher) || tr_queue_count(&s->queue) != 0)
         return false;
     tr_batcher_split(&s->batcher);

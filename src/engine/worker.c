@@ -198,7 +198,7 @@ static void regulate(struct tr_worker *w)
         else
             atomic_fetch_sub(&p->pressure, 1);
     }
-    for (uint32_t i = 0; on && w->now_ns - w->budget.since_ns > p->def.tuning.min_pause_ns && i < w->n_outs; i++)
+    for (uint32_t i = 0; on && !tr_pool_below_low(&p->pool) && w->now_ns - w->budget.since_ns > p->def.tuning.min_pause_ns && i < w->n_outs; i++)
         tr_out_press(w->outs[i]);
 }
 

@@ -7,8 +7,8 @@
  * have one per shard: it submits what the shard hands it, and reaps.
  *
  * Resync. When a pipelined writer reports that everything from a ticket on must come again, submissions may already be on their
- * way that must not be sent before it. So it empties the FIFO, raises `resync` and submits nothing until the shard has seen the
- * report, emptied the FIFO again and lowered the flag. */
+ * way that must not be sent before it. So with the report it empties the FIFO and raises `resync`, and submits nothing until the
+ * shard has seen the report, emptied the FIFO again and lowered the flag. */
 
 static struct tr_writer *writer_get(struct tr_writer_rt *w, struct tr_err *err, int *ret_rc)
 {
@@ -84,7 +84,7 @@ static void blocking_main(struct tr_writer_rt *w)
         tr_mutex_lock(&s->lock);
         w->job = NULL;
         tr_mutex_unlock(&s->lock);
-        tr_shard_post(s, ticket, rc, &err);
+        tr_shard_post(s, ticket, rc, &err, false);
         tr_mutex_lock(&s->lock);
     }
     tr_mutex_unlock(&s->lock);
@@ -95,17 +95,13 @@ static bool outstanding(const struct tr_writer_rt *w)
     return w->acked_ticket < w->last_ticket;
 }
 
-/* Everything from ticket on (0: all) must come again, or the pipeline ends. */
+/* Everything from ticket on (0: all) must come again, or the pipeline ends. Without MONOTONIC a refused ticket is like that too: those
+ * behind it must not overtake what is left of it. */
 static void post_and_stop(struct tr_writer_rt *w, uint64_t ticket, int rc, const struct tr_err *err)
 {
-    struct tr_shard *s = w->s;
-    tr_mutex_lock(&s->lock);
-    s->n_subs = 0;
-    s->resync = true;
-    tr_mutex_unlock(&s->lock);
     w->held = NULL;
     w->last_ticket = ticket > w->acked_ticket ? ticket - 1 : w->acked_ticket; /* those before it are still to be reaped */
-    tr_shard_post(s, ticket, rc, err);
+    tr_shard_post(w->s, ticket, rc, err, true);
 }
 
 static void reap(struct tr_writer_rt *w, struct tr_writer *wr, int timeout_ms)
@@ -122,9 +118,9 @@ static void reap(struct tr_writer_rt *w, struct tr_writer *wr, int timeout_ms)
     for (int i = 0; i < n; i++) {
         if (v[i].rc >= 0) {
             w->acked_ticket = TR_MAX(w->acked_ticket, v[i].ticket);
-            tr_shard_post(w->s, v[i].ticket, TR_OK, NULL);
-        } else if (v[i].rc == TR_REJECT) {
-            tr_shard_post(w->s, v[i].ticket, v[i].rc, &err);
+            tr_shard_post(w->s, v[i].ticket, TR_OK, NULL, false);
+        } else if (v[i].rc == TR_REJECT && (w->s->sink->sink->caps & TR_CAP_MONOTONIC)) {
+            tr_shard_post(w->s, v[i].ticket, v[i].rc, &err, false);
         } else {
             post_and_stop(w, v[i].ticket, v[i].rc, &err);
         }
@@ -136,7 +132,7 @@ static bool next_submission(struct tr_writer_rt *w)
     struct tr_shard *s = w->s;
     bool got = false;
     tr_mutex_lock(&s->lock);
-    if (s->n_subs && !s->resync) {
+    if (s->n_subs && !s->resync && !s->abandon) { /* what is to be forgotten is forgotten first */
         w->held = s->subs[0].batch;
         w->held_ticket = s->subs[0].ticket;
         s->n_subs--;

@@ -218,7 +218,7 @@ static int add_ours(struct tr_want *w)
 
 int tr_want_new(enum tr_dialect d, enum tr_table_kind kind, const struct tr_schema *s, const char *ns, const char *name, struct tr_want *ret, struct tr_err *err)
 {
-    struct tr_want w = {.dialect = d, .kind = kind, .ns = tr_strdup(ns), .name = tr_strdup(name)};
+    struct tr_want w = {.dialect = d, .kind = kind, .schema_version = s->version, .ns = tr_strdup(ns), .name = tr_strdup(name)};
     int rc = w.ns && w.name ? check_names(&w, s, err) : nomem(err);
     if (rc >= 0 && kind != TR_TABLE_LOG && !s->n_key)
         rc = tr_err_set(err, TR_REJECT, TR_DOM_SCHEMA, "table %s.%s can have no mirror: %s", s->ns, s->name, s->no_key_reason);
@@ -374,12 +374,15 @@ int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, stru
         return plan_create(w, p, err);
     if (!have->ours)
         return refuse(p, "table %s exists in the sink and was not made by tailrace; rename or drop it, or give the sink another schema", w->name);
-    for (uint32_t i = 0; i < have->n_columns; i++)
+    bool older = w->schema_version < have->schema_version;
+    for (uint32_t i = 0; i < have->n_columns && !older; i++)
         if (!want_column(w, have->columns[i].name) && w->kind != TR_TABLE_LOG)
             return refuse(p, "column %s of table %s is no longer in the source (dropped or renamed)" CURE, have->columns[i].name, w->name);
     for (uint32_t i = 0; i < w->n; i++) {
         const struct tr_want_column *c = &w->columns[i];
         const struct tr_desc_column *h = have_column(w, have, c->name);
+        if (!h && older)
+            return refuse(p, "changes of before column %s was dropped from table %s were met again" CURE, c->name, w->name);
         if (!h && c->key_pos)
             return refuse(p, "column %s is new in the key of table %s" CURE, c->name, w->name);
         if (!h && c->unfillable)

@@ -38,6 +38,7 @@ struct tr_want {
     enum tr_dialect dialect;
     enum tr_table_kind kind;
     char *ns, *name;           /* ns "" : no namespace (SQLite) */
+    uint32_t schema_version;
     struct tr_want_column *columns;
     uint32_t n;
 };
@@ -56,7 +57,8 @@ int tr_sql_name(const char *ns, const char *name, struct tr_buf *out);
 enum { TR_SQL_NAME_MAX = 63 };
 void tr_sql_derived(const char *name, const char *suffix, char out[TR_SQL_NAME_MAX + 1]);
 
-/* create or evolve; a plan without steps: it fits as it is. */
+/* create or evolve; a plan without steps: it fits as it is. A definition older than the one the table was fitted to (changes delivered again
+ * after a restart) asks for nothing and only needs its columns to be there. */
 int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *ret, struct tr_err *err);
 /* Makes (again) the view over a soft mirror. */
 int tr_plan_view(const struct tr_want *w, struct tr_plan *io, struct tr_err *err);

@@ -24,6 +24,7 @@ struct tr_table_desc {
     struct tr_desc_column *columns;
     uint32_t n_columns;
     uint64_t snapshot_id; /* of the build this table came from, as recorded beside it; 0: none */
+    uint32_t schema_version; /* of the newest definition it was fitted to */
     bool ours;            /* recorded as made by tailrace */
 };
 

@@ -2,12 +2,15 @@
 # The demo: a real PostgreSQL under pgbench load, captured into a SQLite and a PostgreSQL mirror; tailrace is killed with SIGKILL in the middle;
 # at the end source and mirrors are compared value by value, from exports by psql and sqlite3.
 set -euo pipefail
+# shellcheck source=tests/e2e/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 tr_step "starting a throwaway PostgreSQL 15"
 tr_pg_start 15 src
 tr_psql src -q -c "create database shop" -c "create database mirror"
+# shellcheck disable=SC2154
 shop=$(printf '%s' "$PG_DSN_src" | sed 's/dbname=postgres/dbname=shop/')
+# shellcheck disable=SC2154
 mirror=$(printf '%s' "$PG_DSN_src" | sed 's/dbname=postgres/dbname=mirror/')
 
 tr_step "filling it: pgbench's four tables, and one with every awkward type"

@@ -321,7 +321,7 @@ static void stop(struct sim *s)
     tr_batcher_take_all(&s->batcher, &left);
     items_drop(s, &left, false);
     tr_batcher_done(&s->batcher);
-    tr_dispatcher_on_forgotten(&s->disp, 0);
+    tr_dispatcher_on_forgotten(&s->disp, 0, 0);
     for (struct sbatch *b; (b = tr_dispatcher_take(&s->disp));)
         batch_drop(s, b, false);
     s->c->retries += s->disp.retries;
@@ -554,7 +554,7 @@ static bool carry_out(struct sim *s)
         s->c->rejects++;
         if (s->pipelined) { /* those behind it must not overtake */
             forget_writes(s, 0);
-            tr_dispatcher_on_forgotten(&s->disp, INT64_MIN);
+            tr_dispatcher_on_forgotten(&s->disp, 0, INT64_MIN);
         }
         skip(s, b);
         tr_dispatcher_on_dropped(&s->disp, b);

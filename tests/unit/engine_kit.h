@@ -37,7 +37,7 @@ struct kit {
     char warning[512];
     /* scripts of the chain */
     _Atomic int not_ready_times;
-    _Atomic bool barrier;        /* asks for a barrier before each payload */
+    _Atomic int barrier;         /* asks for one before each payload (1), between transactions (2) */
     _Atomic uint64_t chains_freed, watermarks, rejected;
     _Atomic int64_t reject_first;
     enum tr_reject_answer reject_answer;
@@ -47,6 +47,7 @@ struct kit_chain {
     struct kit *k;
     struct tr_out *outs[KIT_SINKS_MAX];
     uint32_t n;
+    bool in_tx;
 };
 
 static inline int kit_put(struct kit_chain *c, const struct tr_payload *p, struct tr_ack *ack, struct tr_err *err)
@@ -75,6 +76,21 @@ static inline int kit_put(struct kit_chain *c, const struct tr_payload *p, struc
     return TR_OK;
 }
 
+/* What was read is durable, becomes the mirror, and its targets are forgotten. */
+static inline int kit_swap(struct kit_chain *c, const struct tr_change *v, struct tr_err *err)
+{
+    for (uint32_t i = 0; i < c->n; i++) {
+        int rc = tr_out_barrier(c->outs[i], err);
+        if (rc >= 0)
+            rc = tr_out_swap(c->outs[i], v->schema, v->snapshot_id, err);
+        if (rc < 0)
+            return rc;
+        tr_out_unbind(c->outs[i], v->schema->table_id, TR_TARGET_MIRROR);
+        tr_out_unbind(c->outs[i], v->schema->table_id, TR_TARGET_SHADOW);
+    }
+    return TR_OK;
+}
+
 static inline int kit_push(void *chain, const struct tr_payloads *in, uint32_t from, struct tr_push *ret, struct tr_err *err)
 {
     struct kit_chain *c = chain;
@@ -92,12 +108,17 @@ static inline int kit_push(void *chain, const struct tr_payloads *in, uint32_t f
             ret->state = TR_PUSH_NOT_READY;
             return TR_OK;
         }
-        for (uint32_t i = 0; atomic_load_explicit(&c->k->barrier, memory_order_relaxed) && i < c->n && rc == TR_OK; i++)
+        int barrier = atomic_load_explicit(&c->k->barrier, memory_order_relaxed);
+        for (uint32_t i = 0; (barrier == 1 || (barrier == 2 && !c->in_tx)) && i < c->n && rc == TR_OK; i++)
             rc = tr_out_barrier(c->outs[i], err);
-        if (rc == TR_OK && (p->value.n || (p->flags & TR_PAYLOAD_CHANGE)))
+        if (rc == TR_OK && (p->flags & TR_PAYLOAD_CHANGE) && ((const struct tr_change *)p->meta)->op == TR_OP_SNAPSHOT_END)
+            rc = kit_swap(c, p->meta, err);
+        else if (rc == TR_OK && (p->value.n || (p->flags & TR_PAYLOAD_CHANGE)))
             rc = kit_put(c, p, in->ack, err);
         for (uint32_t i = 0; rc == TR_OK && (p->flags & TR_PAYLOAD_TX_END) && i < c->n; i++)
             rc = tr_out_tx_end(c->outs[i], err);
+        if (rc == TR_OK)
+            c->in_tx = !(p->flags & TR_PAYLOAD_TX_END);
         if (rc == TR_NOT_READY) {
             ret->state = TR_PUSH_NOT_READY;
             return TR_OK;
@@ -250,6 +271,7 @@ static inline void kit_row_op(struct kit *k, uint32_t lane, int64_t pos, uint8_t
     snprintf(id, sizeof id, "%lld", (long long)key);
     struct tr_slice v[2] = {tr_slice_str(id), tr_slice_str(note)};
     struct tr_change c = {.op = op, .flags = flags, .schema = k->schema[table - 1], .version = (uint64_t)pos, .key = v[0], .after = {v, state, 2}};
+    c.snapshot_id = op == TR_OP_READ || op == TR_OP_SNAPSHOT_END ? 7 : 0;
     assert_int_equal(tr_mem_push_row(k->src, lane, pos, &c), TR_OK);
 }
 

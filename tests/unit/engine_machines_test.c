@@ -464,7 +464,10 @@ static void test_pipelined(void **state)
     for (int i = 2; i < 5; i++)
         assert_true((t[i] = want(&r, 20, TR_DISP_ACT_WRITE, i)) > t[1]);
     assert_true(t[2] < t[3] && t[3] < t[4]); /* in order, under new tickets */
-    tr_dispatcher_on_forgotten(&r.d, 30);
+    tr_dispatcher_on_forgotten(&r.d, t[4], 30); /* nothing is behind it */
+    want(&r, 29, TR_DISP_ACT_NONE, 0);
+    assert_int_equal(r.d.busy, 3);
+    tr_dispatcher_on_forgotten(&r.d, 0, 30);
     want(&r, 29, TR_DISP_ACT_NONE, 0);
     for (int i = 2; i < 5; i++)
         t[i] = want(&r, 30, TR_DISP_ACT_WRITE, i);

@@ -244,7 +244,7 @@ static void test_eager_commits_do_not_wait(void **state)
     kit_end(&k);
 }
 
-/* 200 MiB through 2 MiB of budget. */
+/* 100 MB through 2 MiB of budget. */
 static void test_back_pressure_bounds_memory(void **state)
 {
     struct kit k;
@@ -259,20 +259,20 @@ static void test_back_pressure_bounds_memory(void **state)
     k.def_sink[0].tuning.queue_chunks = 8;
     k.def_sink[0].tuning.record_bytes_max = 1 << 20;
     tr_mem_generate(k.src, 0, 100000, 1000, 0);
+    tr_mem_hold(k.sink[0], true);
     kit_start(&k);
     assert_int_equal(tr_mem_assign(k.src, 0, 1, 0), TR_OK);
+    KIT_UNTIL(tr_mem_lane_paused(k.src, 0));
+    tr_mem_hold(k.sink[0], false);
     uint64_t most = 0;
-    bool blocked = false;
     int64_t until = tr_now_ns() + 20 * SEC;
     do {
         struct tr_pipeline_status s = kit_status(&k);
         most = TR_MAX(most, s.inflight_bytes);
-        blocked |= s.blocked;
         tr_sleep_ns(MS / 4);
         tr_mem_sink_stats(k.sink[0], &ss);
     } while (ss.rows < 100000 && tr_now_ns() < until);
     assert_int_equal(ss.rows, 100000);
-    assert_true(blocked);
     assert_in_range(most, 1, 2 << 20);
     kit_stop(&k);
     tr_mem_source_stats(k.src, &st);
@@ -295,7 +295,7 @@ static void test_a_blocked_lane_is_tended(void **state)
     tr_mem_generate(k.src, 0, 1000000, 1000, 0);
     kit_start(&k);
     assert_int_equal(tr_mem_assign(k.src, 0, 1, 0), TR_OK);
-    KIT_UNTIL(tr_mem_lane_paused(k.src, 0));
+    KIT_UNTIL(tr_mem_lane_paused(k.src, 0) && kit_status(&k).blocked);
     tr_sleep_ns(100 * MS);
     tr_mem_source_stats(k.src, &before);
     tr_sleep_ns(1100 * MS);
@@ -492,6 +492,33 @@ static void test_metrics(void **state)
     tr_metrics_free(k.def.metrics);
 }
 
+/* Each allocation of making and starting fails once. */
+static void test_without_memory_nothing_is_made(void **state)
+{
+    uint32_t refused = 0;
+    (void)state;
+    for (uint64_t nth = 1;; nth++) {
+        struct kit k;
+        struct tr_err err = {0};
+        struct tr_mem_sink_def d[2] = {plain, {.caps = TR_CAP_MONOTONIC, .shards = 2}};
+        kit_init(&k, 2, d);
+        k.def.tuning.threads = 2;
+        tr_alloc_fail_nth(nth);
+        int rc = tr_pipeline_new(&k.def, &k.p, NULL, 0, &err);
+        if (rc >= 0)
+            rc = tr_pipeline_start(k.p, &err);
+        bool left = tr_alloc_fail_nth(0) != 0;
+        refused += rc < 0;
+        if (rc < 0)
+            assert_true(err.msg[0] != 0);
+        kit_end(&k);
+        if (left)
+            break;
+        assert_true(nth < 500);
+    }
+    assert_true(refused > 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -513,6 +540,7 @@ int main(void)
         cmocka_unit_test(test_two_sinks_the_worst_counts),
         cmocka_unit_test(test_checks_and_the_sizing_rule),
         cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_without_memory_nothing_is_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -236,7 +236,7 @@ static void test_final_fails_the_open_transaction(void **state)
     tr_mem_hold(k.sink[0], false);
     kit_stop(&k);
     assert_int_equal(stats(&k).rows, 2);
-    assert_int_equal(tr_mem_committed_sync(k.src, 0), 4);
+    assert_int_equal(tr_mem_committed(k.src, 0), 4);
     assert_int_equal(kit_status(&k).state, TR_PL_STOPPED);
     kit_end(&k);
 }
@@ -548,7 +548,7 @@ static void test_a_barrier_waits_until_durable(void **state)
     (void)state;
     kit_init(&k, 1, &plain);
     k.def_sink[0].tuning.linger_ns = 3600 * SEC;
-    atomic_store(&k.barrier, true);
+    atomic_store(&k.barrier, 1);
     kit_start(&k);
     for (int64_t i = 1; i <= 30; i++)
         kit_row(&k, 0, i, 1, i, "x");
@@ -556,6 +556,58 @@ static void test_a_barrier_waits_until_durable(void **state)
     KIT_UNTIL(tr_mem_committed(k.src, 0) == 30);
     assert_int_equal(stats(&k).batches, 30);
     kit_stop(&k);
+    kit_end(&k);
+}
+
+static void test_a_barrier_between_transactions(void **state)
+{
+    struct kit k;
+    int64_t pos = 0;
+    (void)state;
+    kit_init(&k, 1, &boundary);
+    k.def_sink[0].tuning.linger_ns = 3600 * SEC;
+    atomic_store(&k.barrier, 2);
+    kit_start(&k);
+    for (int tx = 0; tx < 20; tx++) {
+        for (int r = 0; r < 3; r++)
+            kit_row(&k, 0, ++pos, 1 + (uint32_t)r, tx, "x");
+        tr_mem_push_tx_end(k.src, 0, ++pos);
+    }
+    assign(&k);
+    KIT_UNTIL(tr_mem_committed(k.src, 0) == pos);
+    assert_int_equal(stats(&k).batches, 20);
+    kit_stop(&k);
+    kit_end(&k);
+}
+
+static void count_key(void *arg, struct tr_slice key, uint64_t version, bool deleted, const struct tr_row *row)
+{
+    (void)key;
+    (void)version;
+    (void)row;
+    *(int *)arg += !deleted;
+}
+
+static void test_a_shadow_is_swapped_in(void **state)
+{
+    struct kit k;
+    int mirror = 0, shadow = 0;
+    struct tr_mem_sink_def d = {.caps = TR_CAP_MULTI | TR_CAP_MONOTONIC | TR_CAP_SHADOW};
+    (void)state;
+    kit_init(&k, 1, &d);
+    kit_start(&k);
+    for (int64_t i = 1; i <= 10; i++)
+        kit_row_op(&k, 0, i, TR_OP_READ, 1, i, "x", 0);
+    kit_row_op(&k, 0, 11, TR_OP_SNAPSHOT_END, 1, 0, NULL, 0);
+    kit_row(&k, 0, 12, 1, 11, "behind");
+    assign(&k);
+    KIT_UNTIL(tr_mem_committed(k.src, 0) == 12);
+    kit_stop(&k);
+    assert_int_equal(stats(&k).swaps, 1);
+    tr_mem_read_back(k.sink[0], 1, TR_TARGET_MIRROR, count_key, &mirror);
+    tr_mem_read_back(k.sink[0], 1, TR_TARGET_SHADOW, count_key, &shadow);
+    assert_int_equal(mirror, 11);
+    assert_int_equal(shadow, 0);
     kit_end(&k);
 }
 
@@ -584,6 +636,8 @@ int main(void)
         cmocka_unit_test(test_dependent_batches_wait),
         cmocka_unit_test(test_independent_batches_overlap),
         cmocka_unit_test(test_a_barrier_waits_until_durable),
+        cmocka_unit_test(test_a_barrier_between_transactions),
+        cmocka_unit_test(test_a_shadow_is_swapped_in),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,8 @@
 #define TAIL                                                                                                                    \
     "SELECT r.name, r.typ, r.mod, format_type(r.typ, r.mod), b.oid, b.typtype, b.typcategory, coalesce(a.attnum, 0),"          \
     "       coalesce(a.attnotnull, false), coalesce(a.attgenerated <> '', false),"                                             \
-    "       CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END,"                                            \
+    "       CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] WHEN c.relkind = 'p' THEN (SELECT (l.attmissingval::text::text[])[1]"  \
+    "         FROM pg_partition_tree(c.oid) pt JOIN pg_attribute l ON l.attrelid = pt.relid AND l.attname = a.attname WHERE l.atthasmissing LIMIT 1) END,"  \
     "       coalesce(array_position(k.cols, a.attnum), 0),"                                                                    \
     "       coalesce(NOT o.collisdeterministic, false) OR coalesce(b.typname = 'citext', false),"                              \
     "       c.relreplident, c.pk, c.pk_deferrable, coalesce(a.atthasdef, false)"                                                                              \
@@ -32,12 +33,12 @@
     " ORDER BY r.pos"
 
 #define REL                                                                                                                     \
-    "rel AS (SELECT c.oid, c.relreplident, exists (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS pk,"  \
+    "rel AS (SELECT c.oid, c.relkind, c.relreplident, exists (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS pk,"  \
     "        exists (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate) AS pk_deferrable" \
     "        FROM pg_class c"
 
 const char tr_pgschema_sql_relation[] =
-    "WITH " REL " WHERE c.oid = $1::oid UNION ALL SELECT $1::oid, 'd', false, false WHERE NOT exists (SELECT FROM pg_class WHERE oid = $1::oid)),"
+    "WITH " REL " WHERE c.oid = $1::oid UNION ALL SELECT $1::oid, 'r', 'd', false, false WHERE NOT exists (SELECT FROM pg_class WHERE oid = $1::oid)),"
     " cols AS (SELECT * FROM unnest($2::text[], $3::oid[], $4::int4[]) WITH ORDINALITY AS u(name, typ, mod, pos)) " TAIL;
 
 #define TABLE_HEAD                                                                                                              \

@@ -52,7 +52,7 @@ static int make_meta(struct pg_sink *s, struct tr_pgconn *c, int64_t deadline_ns
     tr_quote_ident(&q, tr_slice_str(s->o->meta_schema));
     tr_buf_append_str(&q, "; CREATE TABLE IF NOT EXISTS ");
     meta_name(s, "_tailrace_tables", &q);
-    tr_buf_append_str(&q, " (ns text, name text, source text NOT NULL, kind text NOT NULL, snapshot_id bigint NOT NULL, PRIMARY KEY (ns, name)); CREATE TABLE IF NOT EXISTS ");
+    tr_buf_append_str(&q, " (ns text, name text, source text NOT NULL, kind text NOT NULL, snapshot_id bigint NOT NULL, schema_version bigint NOT NULL, PRIMARY KEY (ns, name)); CREATE TABLE IF NOT EXISTS ");
     meta_name(s, "_tailrace_lease", &q);
     tr_buf_append_str(&q, " (sink text PRIMARY KEY, token bigint NOT NULL); COMMIT");
     rc = tr_pg_script(c, cstr(&q), deadline_ns, err);
@@ -112,13 +112,14 @@ static enum tr_table_kind table_kind(const struct pg_sink *s, const struct tr_sc
 struct note {
     char source[200], kind[16];
     uint64_t snapshot_id;
+    uint32_t schema_version;
 };
 
 static int find(struct pg_sink *s, const char *ns, const char *name, struct note *ret, int64_t deadline_ns, struct tr_err *err)
 {
     struct tr_buf q;
     tr_buf_init(&q);
-    tr_buf_append_str(&q, "SELECT source, kind, snapshot_id FROM ");
+    tr_buf_append_str(&q, "SELECT source, kind, snapshot_id, schema_version FROM ");
     meta_name(s, "_tailrace_tables", &q);
     tr_buf_append_str(&q, " WHERE ns = $1 AND name = $2");
     const char *v[] = {ns, name};
@@ -132,22 +133,26 @@ static int find(struct pg_sink *s, const char *ns, const char *name, struct note
         snprintf(ret->source, sizeof ret->source, "%s", tr_pg_val(r, 0, 0));
         snprintf(ret->kind, sizeof ret->kind, "%s", tr_pg_val(r, 0, 1));
         ret->snapshot_id = strtoull(tr_pg_val(r, 0, 2), NULL, 10);
+        ret->schema_version = (uint32_t)strtoul(tr_pg_val(r, 0, 3), NULL, 10);
     }
     PQclear(r);
     return rc;
 }
 
-static int note(struct pg_sink *s, const char *ns, const char *name, const char *source, const char *kind, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
+static int note(struct pg_sink *s, const char *ns, const char *name, const char *source, const char *kind, uint64_t snapshot_id, uint32_t schema_version, int64_t deadline_ns,
+                struct tr_err *err)
 {
     struct tr_buf q;
     tr_buf_init(&q);
-    char id[24];
+    char id[24], version[16];
+    snprintf(version, sizeof version, "%u", schema_version);
     snprintf(id, sizeof id, "%llu", (unsigned long long)snapshot_id);
     tr_buf_append_str(&q, "INSERT INTO ");
     meta_name(s, "_tailrace_tables", &q);
-    tr_buf_append_str(&q, " VALUES ($1, $2, $3, $4, $5) ON CONFLICT (ns, name) DO UPDATE SET source = excluded.source, kind = excluded.kind, snapshot_id = excluded.snapshot_id");
-    const char *v[] = {ns, name, source, kind, id};
-    int rc = tr_pg_exec(&s->conn, cstr(&q), 5, v, deadline_ns, NULL, err);
+    tr_buf_append_str(&q, " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (ns, name) DO UPDATE SET source = excluded.source, kind = excluded.kind,"
+                           " snapshot_id = excluded.snapshot_id, schema_version = excluded.schema_version");
+    const char *v[] = {ns, name, source, kind, id, version};
+    int rc = tr_pg_exec(&s->conn, cstr(&q), 6, v, deadline_ns, NULL, err);
     tr_buf_done(&q);
     return rc;
 }
@@ -185,6 +190,7 @@ static int describe(struct pg_sink *s, const char *ns, const char *name, struct 
         rc = find(s, ns, name, &n, deadline_ns, err);
     ret->ours = rc == TR_OK;
     ret->snapshot_id = ret->ours ? n.snapshot_id : 0;
+    ret->schema_version = ret->ours ? n.schema_version : 0;
     return rc < 0 ? rc : TR_OK;
 }
 
@@ -279,8 +285,9 @@ static int make_table(struct pg_sink *s, const struct tr_schema *sc, enum tr_tar
         rc = tr_plan_view(&w, &p, err);
     if (rc >= 0)
         rc = run_plan(s, &p, deadline_ns, err);
-    if (rc >= 0 && changed)
-        rc = note(s, ns, name, source, kind_name(v), v == TR_TARGET_SHADOW ? snapshot_id : have.snapshot_id, deadline_ns, err);
+    uint32_t newest = TR_MAX(sc->version, have.schema_version);
+    if (rc >= 0 && (changed || newest != have.schema_version))
+        rc = note(s, ns, name, source, kind_name(v), v == TR_TARGET_SHADOW ? snapshot_id : have.snapshot_id, newest, deadline_ns, err);
     tr_plan_done(&p);
     tr_table_desc_done(&have);
     tr_want_done(&w);
@@ -385,7 +392,7 @@ static int swap_in(struct pg_sink *s, const struct tr_schema *sc, uint64_t snaps
     if (rc >= 0)
         rc = forget(s, ns, shadow, deadline_ns, err);
     if (rc >= 0)
-        rc = note(s, ns, mirror, source, "mirror", snapshot_id, deadline_ns, err);
+        rc = note(s, ns, mirror, source, "mirror", snapshot_id, n.schema_version, deadline_ns, err);
     tr_plan_done(&p);
     tr_want_done(&w);
     tr_table_desc_done(&there);

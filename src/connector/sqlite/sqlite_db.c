@@ -78,7 +78,8 @@ int tr_sqlite_open(struct tr_sqlite_db *d, int64_t deadline_ns, struct tr_err *e
         rc = tr_sqlite_exec(d, "PRAGMA synchronous=FULL", deadline_ns, err);
     if (rc >= 0)
         rc = tr_sqlite_exec(d,
-                            "CREATE TABLE IF NOT EXISTS _tailrace_tables (name TEXT PRIMARY KEY, source TEXT NOT NULL, kind TEXT NOT NULL, snapshot_id INTEGER NOT NULL);"
+                            "CREATE TABLE IF NOT EXISTS _tailrace_tables (name TEXT PRIMARY KEY, source TEXT NOT NULL, kind TEXT NOT NULL, snapshot_id INTEGER NOT NULL,"
+                            " schema_version INTEGER NOT NULL);"
                             "CREATE TABLE IF NOT EXISTS _tailrace_lease (id INTEGER PRIMARY KEY CHECK (id = 1), token INTEGER NOT NULL);"
                             "INSERT OR IGNORE INTO _tailrace_lease VALUES (1, 0)",
                             deadline_ns, err);
@@ -104,15 +105,16 @@ static sqlite3_stmt *prepare(struct tr_sqlite_db *d, const char *sql)
     return sqlite3_prepare_v2(d->db, sql, -1, &s, NULL) == SQLITE_OK ? s : NULL;
 }
 
-int tr_sqlite_note(struct tr_sqlite_db *d, const char *name, const char *source, const char *kind, uint64_t snapshot_id, struct tr_err *err)
+int tr_sqlite_note(struct tr_sqlite_db *d, const char *name, const struct tr_sqlite_note *n, struct tr_err *err)
 {
-    sqlite3_stmt *s = prepare(d, "INSERT OR REPLACE INTO _tailrace_tables VALUES (?1, ?2, ?3, ?4)");
+    sqlite3_stmt *s = prepare(d, "INSERT OR REPLACE INTO _tailrace_tables VALUES (?1, ?2, ?3, ?4, ?5)");
     bool ok = s;
     if (ok) {
         sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
-        sqlite3_bind_text(s, 2, source, -1, SQLITE_STATIC);
-        sqlite3_bind_text(s, 3, kind, -1, SQLITE_STATIC);
-        sqlite3_bind_int64(s, 4, (sqlite3_int64)snapshot_id);
+        sqlite3_bind_text(s, 2, n->source, -1, SQLITE_STATIC);
+        sqlite3_bind_text(s, 3, n->kind, -1, SQLITE_STATIC);
+        sqlite3_bind_int64(s, 4, (sqlite3_int64)n->snapshot_id);
+        sqlite3_bind_int64(s, 5, n->schema_version);
         ok = sqlite3_step(s) == SQLITE_DONE;
     }
     int rc = ok ? TR_OK : tr_sqlite_error(d, "noting a table", err);
@@ -120,18 +122,20 @@ int tr_sqlite_note(struct tr_sqlite_db *d, const char *name, const char *source,
     return rc;
 }
 
-int tr_sqlite_find(struct tr_sqlite_db *d, const char *name, char source[200], char kind[16], uint64_t *ret_snapshot_id, struct tr_err *err)
+int tr_sqlite_find(struct tr_sqlite_db *d, const char *name, struct tr_sqlite_note *ret, struct tr_err *err)
 {
-    sqlite3_stmt *s = prepare(d, "SELECT source, kind, snapshot_id FROM _tailrace_tables WHERE name = ?1");
+    sqlite3_stmt *s = prepare(d, "SELECT source, kind, snapshot_id, schema_version FROM _tailrace_tables WHERE name = ?1");
     int step = SQLITE_ERROR, rc;
+    memset(ret, 0, sizeof *ret);
     if (s) {
         sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
         step = sqlite3_step(s);
     }
     if (step == SQLITE_ROW) {
-        snprintf(source, 200, "%s", (const char *)sqlite3_column_text(s, 0));
-        snprintf(kind, 16, "%s", (const char *)sqlite3_column_text(s, 1));
-        *ret_snapshot_id = (uint64_t)sqlite3_column_int64(s, 2);
+        snprintf(ret->source, sizeof ret->source, "%s", (const char *)sqlite3_column_text(s, 0));
+        snprintf(ret->kind, sizeof ret->kind, "%s", (const char *)sqlite3_column_text(s, 1));
+        ret->snapshot_id = (uint64_t)sqlite3_column_int64(s, 2);
+        ret->schema_version = (uint32_t)sqlite3_column_int64(s, 3);
         rc = TR_OK;
     } else {
         rc = step == SQLITE_DONE ? 1 : tr_sqlite_error(d, "looking up a table", err);
@@ -171,9 +175,11 @@ int tr_sqlite_describe(struct tr_sqlite_db *d, const char *name, struct tr_table
     }
     sqlite3_finalize(s);
     ret->exists = ret->n_columns > 0;
-    char source[200], kind[16];
+    struct tr_sqlite_note n;
     if (rc >= 0)
-        rc = tr_sqlite_find(d, name, source, kind, &ret->snapshot_id, err);
+        rc = tr_sqlite_find(d, name, &n, err);
     ret->ours = rc == TR_OK;
+    ret->snapshot_id = ret->ours ? n.snapshot_id : 0;
+    ret->schema_version = ret->ours ? n.schema_version : 0;
     return rc < 0 ? rc : TR_OK;
 }

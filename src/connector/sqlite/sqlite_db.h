@@ -1,7 +1,8 @@
 /*
  * sqlite_db.h: a SQLite connection whose calls have a deadline, and the bookkeeping tables every mirror database carries:
  *
- *   _tailrace_tables (name, source, kind, snapshot_id)   which tables are ours, what they mirror and which build they are
+ *   _tailrace_tables (name, source, kind, snapshot_id, schema_version)   which tables are ours, what they mirror, which build they are and
+ *                                                        the newest definition they were fitted to
  *   _tailrace_lease  (token)                             the highest lease token that has written here
  *
  * Durability: journal_mode=WAL, synchronous=FULL: a committed transaction survives a power cut.
@@ -32,8 +33,13 @@ int tr_sqlite_exec(struct tr_sqlite_db *d, const char *sql, int64_t deadline_ns,
 int tr_sqlite_error(struct tr_sqlite_db *d, const char *doing, struct tr_err *err);
 
 /* Bookkeeping. kind: "mirror", "shadow", "changelog", "meta". find: rc 1 when there is no such row. */
-int tr_sqlite_note(struct tr_sqlite_db *d, const char *name, const char *source, const char *kind, uint64_t snapshot_id, struct tr_err *err);
-int tr_sqlite_find(struct tr_sqlite_db *d, const char *name, char source[200], char kind[16], uint64_t *ret_snapshot_id, struct tr_err *err);
+struct tr_sqlite_note {
+    char source[200], kind[16];
+    uint64_t snapshot_id;
+    uint32_t schema_version;
+};
+int tr_sqlite_note(struct tr_sqlite_db *d, const char *name, const struct tr_sqlite_note *n, struct tr_err *err);
+int tr_sqlite_find(struct tr_sqlite_db *d, const char *name, struct tr_sqlite_note *ret, struct tr_err *err);
 int tr_sqlite_forget(struct tr_sqlite_db *d, const char *name, struct tr_err *err);
 int tr_sqlite_describe(struct tr_sqlite_db *d, const char *name, struct tr_table_desc *ret, struct tr_err *err);
 

@@ -76,23 +76,21 @@ static int end_tx(struct sqlite_sink *s, int rc, int64_t deadline_ns, struct tr_
 
 static int check_owner(struct sqlite_sink *s, const char *name, const char *source, bool *ret_noted, struct tr_err *err)
 {
-    char other[200], kind[16];
-    uint64_t id;
-    int rc = tr_sqlite_find(&s->db, name, other, kind, &id, err);
+    struct tr_sqlite_note n;
+    int rc = tr_sqlite_find(&s->db, name, &n, err);
     *ret_noted = rc == TR_OK;
-    if (rc == TR_OK && strcmp(other, source) != 0)
-        return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: table %s mirrors %s already; %s would need the same name", s->what, name, other, source);
+    if (rc == TR_OK && strcmp(n.source, source) != 0)
+        return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: table %s mirrors %s already; %s would need the same name", s->what, name, n.source, source);
     return rc < 0 ? rc : TR_OK;
 }
 
 /* What of an older build of this table is left. */
 static int drop_old_build(struct sqlite_sink *s, const char *name, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
 {
-    char source[200], kind[16];
-    uint64_t id = 0;
-    int rc = tr_sqlite_find(&s->db, name, source, kind, &id, err);
-    if (rc < 0 || (rc == TR_OK && id == snapshot_id))
-        return rc;
+    struct tr_sqlite_note n;
+    int rc = tr_sqlite_find(&s->db, name, &n, err);
+    if (rc != TR_OK || n.snapshot_id == snapshot_id)
+        return rc < 0 ? rc : TR_OK;
     struct tr_plan p = {0};
     rc = tr_plan_drop(TR_DIALECT_SQLITE, "", name, &p, err);
     if (rc >= 0)
@@ -128,8 +126,11 @@ static int make_table(struct sqlite_sink *s, const struct tr_schema *sc, enum tr
         rc = tr_plan_view(&w, &p, err);
     if (rc >= 0)
         rc = run_plan(s, &p, deadline_ns, err);
-    if (rc >= 0 && changed)
-        rc = tr_sqlite_note(&s->db, name, source, kind_name(v), v == TR_TARGET_SHADOW ? snapshot_id : have.snapshot_id, err);
+    struct tr_sqlite_note n = {.snapshot_id = v == TR_TARGET_SHADOW ? snapshot_id : have.snapshot_id, .schema_version = TR_MAX(sc->version, have.schema_version)};
+    snprintf(n.source, sizeof n.source, "%s", source);
+    snprintf(n.kind, sizeof n.kind, "%s", kind_name(v));
+    if (rc >= 0 && (changed || n.schema_version != have.schema_version))
+        rc = tr_sqlite_note(&s->db, name, &n, err);
     tr_plan_done(&p);
     tr_table_desc_done(&have);
     tr_want_done(&w);
@@ -175,17 +176,17 @@ static int bind(struct tr_sink *ts, const struct tr_schema *sc, enum tr_target_v
 
 static int swap_in(struct sqlite_sink *s, const struct tr_schema *sc, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
 {
-    char shadow[200], mirror[200], source[200], other[200], kind[16];
-    uint64_t have = 0;
+    char shadow[200], mirror[200], source[200];
+    struct tr_sqlite_note n = {0};
     variant_name(sc, TR_TARGET_SHADOW, shadow);
     variant_name(sc, TR_TARGET_MIRROR, mirror);
     snprintf(source, sizeof source, "%.64s.%.64s", sc->ns, sc->name);
-    int rc = tr_sqlite_find(&s->db, mirror, other, kind, &have, err);
-    if (rc == TR_OK && have == snapshot_id)
+    int rc = tr_sqlite_find(&s->db, mirror, &n, err);
+    if (rc == TR_OK && n.snapshot_id == snapshot_id)
         return TR_OK;
     if (rc >= 0)
-        rc = tr_sqlite_find(&s->db, shadow, other, kind, &have, err);
-    if (rc == 1 || (rc == TR_OK && have != snapshot_id))
+        rc = tr_sqlite_find(&s->db, shadow, &n, err);
+    if (rc == 1 || (rc == TR_OK && n.snapshot_id != snapshot_id))
         return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: the build of table %s was removed from the sink; take a new snapshot: tailrace table resnapshot %s", s->what, mirror,
                           source);
     struct tr_want w = {0};
@@ -203,8 +204,9 @@ static int swap_in(struct sqlite_sink *s, const struct tr_schema *sc, uint64_t s
         rc = run_plan(s, &p, deadline_ns, err);
     if (rc >= 0)
         rc = tr_sqlite_forget(&s->db, shadow, err);
+    snprintf(n.kind, sizeof n.kind, "mirror");
     if (rc >= 0)
-        rc = tr_sqlite_note(&s->db, mirror, source, "mirror", snapshot_id, err);
+        rc = tr_sqlite_note(&s->db, mirror, &n, err);
     tr_plan_done(&p);
     tr_want_done(&w);
     tr_table_desc_done(&there);
