@@ -127,6 +127,17 @@ static int begin_snapshot(struct apply_chain *h, struct ap_table *t, const struc
         return TR_OK;
     if (t->rec.snapshot_id >= f->change.snapshot_id)
         return TR_OK; /* delivered again after a restart */
+    if (t->catchup || t->shadow_rows) {
+        /* an earlier build ends here: none of its rows may arrive in the new one, which has the same name */
+        end_catchup(h, t);
+        t->shadow_rows = true; /* until the barrier is through: this may take several calls */
+        int rc = tr_out_barrier(h->out, err);
+        if (rc < 0)
+            return rc;
+        t->shadow_rows = false;
+        t->shadow.target = NULL;
+        tr_out_unbind(h->out, t->table_id, TR_TARGET_SHADOW);
+    }
     tr_mutex_lock(&h->ap->lock);
     t->rec.snapshot_id = f->change.snapshot_id;
     t->rec.begin_offset = t->rec.catchup_offset = f->offset;
@@ -343,6 +354,7 @@ static int row(struct apply_chain *h, const struct tr_payloads *in, const struct
         rc = decode(h, s, f->old_image, &g.before, err);
     if (rc >= 0 && to_shadow && (g.flags & TR_CHG_MOVED) && (g.flags & TR_CHG_UNCHANGED))
         rc = complete(h, c, &g, err);
+    t->shadow_rows |= rc >= 0 && shadow;
     if (rc >= 0 && shadow)
         rc = put(h, t, shadow, &g, in, f, pos, err);
     if (rc == TR_OK && mirror)
@@ -387,6 +399,7 @@ static int join_step(struct apply_chain *h, struct tr_err *err)
     TR_FAILPOINT("apply.after_swap");
     forget_targets(h, t);
     end_catchup(h, t);
+    t->shadow_rows = false; /* they are behind the barrier */
     t->mirror_live = true;
     tr_mutex_lock(&h->ap->lock);
     t->rec.reason[0] = 0;

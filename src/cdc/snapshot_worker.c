@@ -92,7 +92,7 @@ static int second_fence(struct snap_worker *w, const struct snap_task *t, uint64
 static int flushed(struct snap_worker *w, const struct snap_task *t, uint64_t h, bool needs_flush, uint64_t generation, struct tr_err *err)
 {
     const struct tr_cdc_session_ops *o = w->primary->ops;
-    for (;;) {
+    for (bool asked = false;;) {
         uint64_t insert, flush = 0;
         if (given_up(w, t))
             return gone(err);
@@ -105,6 +105,11 @@ static int flushed(struct snap_worker *w, const struct snap_task *t, uint64_t h,
             return tr_err_set(err, TR_RETRY, TR_DOM_CDC, "the connection to the primary was lost during the read");
         if (!needs_flush || flush >= h)
             return TR_OK;
+        if (!asked) { /* the server's own WAL writer would take its time, for every chunk and FILL */
+            asked = true;
+            if (o->flush(w->primary, in(CALL_NS), err) >= 0)
+                continue;
+        }
         wait_visibly(w, t, "WAL of asynchronous commits to be flushed");
     }
 }

@@ -110,6 +110,7 @@ struct tr_cdc_session_ops {
     int (*xmin)(struct tr_cdc_session *s, int64_t deadline_ns, uint64_t *ret_xmin, struct tr_err *err);
     int (*position)(struct tr_cdc_session *s, int64_t deadline_ns, uint64_t *ret_insert, uint64_t *ret_flush, struct tr_err *err);
     int (*nudge)(struct tr_cdc_session *s, int64_t deadline_ns, struct tr_err *err); /* writes a little WAL so that an idle stream moves */
+    int (*flush)(struct tr_cdc_session *s, int64_t deadline_ns, struct tr_err *err); /* has everything written so far flushed, without waiting for standbys */
     uint64_t (*generation)(const struct tr_cdc_session *s);
 
     /* Chunks. plan: the upper bound (encoded key, into ret_hi) of the next chunk of about `rows` rows after lo; empty: this is the

@@ -86,7 +86,9 @@ tt_kill() {
 # Until tailrace has killed itself at an armed fault point.
 tt_died() {
     tr_wait_until "${1:-30}" '! tr_alive tailrace' || tr_fail 'no fault point was reached'
-    wait "$PID_tailrace" 2>/dev/null || true
+    local status=0
+    wait "$PID_tailrace" 2>/dev/null || status=$?
+    tr_equal 'exit status of tailrace at a fault point (SIGKILL)' 137 "$status"
 }
 
 tt_status() { "$TAILRACE" status -c "$TT_YAML" --json 2>/dev/null; }

@@ -418,6 +418,18 @@ static int nudge(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_err *
     return heartbeat(cs, tr_wall_us(), deadline_ns, err);
 }
 
+/* The commit of a transaction that wrote something flushes all that was written before it. The message is for nobody: it is not decoded. */
+static int flush(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_err *err)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    int rc = tr_pg_session_ready(s, deadline_ns, err);
+    if (rc >= 0)
+        rc = tr_pg_script(&s->conn, "BEGIN; SET LOCAL synchronous_commit = local; SELECT pg_logical_emit_message(true, 'tailrace', ''); COMMIT", deadline_ns, err);
+    if (rc < 0 && s->conn.pg)
+        tr_pg_script(&s->conn, "ROLLBACK", deadline_ns, NULL);
+    return rc;
+}
+
 static void interrupt(struct tr_cdc_session *cs)
 {
     tr_pgconn_interrupt(&tr_pg_session_of(cs)->conn);
@@ -447,6 +459,7 @@ static const struct tr_cdc_session_ops ops = {
     .xmin = xmin,
     .position = position,
     .nudge = nudge,
+    .flush = flush,
     .generation = generation,
     .chunk_plan = tr_pg_chunk_plan,
     .chunk_open = tr_pg_chunk_open,

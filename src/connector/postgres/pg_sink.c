@@ -366,11 +366,14 @@ static int swap_in(struct pg_sink *s, const struct tr_schema *sc, uint64_t snaps
     variant_name(s, sc, TR_TARGET_SHADOW, ns, shadow);
     variant_name(s, sc, TR_TARGET_MIRROR, ns, mirror);
     snprintf(source, sizeof source, "%.64s.%.64s", sc->ns, sc->name);
-    int rc = find(s, ns, mirror, &n, deadline_ns, err);
-    if (rc == TR_OK && n.snapshot_id == snapshot_id)
-        return TR_OK;
-    if (rc >= 0)
-        rc = find(s, ns, shadow, &n, deadline_ns, err);
+    /* The build first: one that was made again, because a crash came between its swap and the note of it, is ahead of the mirror. */
+    int rc = find(s, ns, shadow, &n, deadline_ns, err);
+    if (rc == 1) {
+        rc = find(s, ns, mirror, &n, deadline_ns, err);
+        if (rc == TR_OK && n.snapshot_id == snapshot_id)
+            return TR_OK;
+        rc = rc < 0 ? rc : 1;
+    }
     if (rc == 1 || (rc == TR_OK && n.snapshot_id != snapshot_id))
         return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: the build of table %s.%s was removed from the sink; take a new snapshot: tailrace table resnapshot %s", s->what, ns,
                           mirror, source);

@@ -181,11 +181,14 @@ static int swap_in(struct sqlite_sink *s, const struct tr_schema *sc, uint64_t s
     variant_name(sc, TR_TARGET_SHADOW, shadow);
     variant_name(sc, TR_TARGET_MIRROR, mirror);
     snprintf(source, sizeof source, "%.64s.%.64s", sc->ns, sc->name);
-    int rc = tr_sqlite_find(&s->db, mirror, &n, err);
-    if (rc == TR_OK && n.snapshot_id == snapshot_id)
-        return TR_OK;
-    if (rc >= 0)
-        rc = tr_sqlite_find(&s->db, shadow, &n, err);
+    /* The build first: one that was made again, because a crash came between its swap and the note of it, is ahead of the mirror. */
+    int rc = tr_sqlite_find(&s->db, shadow, &n, err);
+    if (rc == 1) {
+        rc = tr_sqlite_find(&s->db, mirror, &n, err);
+        if (rc == TR_OK && n.snapshot_id == snapshot_id)
+            return TR_OK;
+        rc = rc < 0 ? rc : 1;
+    }
     if (rc == 1 || (rc == TR_OK && n.snapshot_id != snapshot_id))
         return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: the build of table %s was removed from the sink; take a new snapshot: tailrace table resnapshot %s", s->what, mirror,
                           source);
