@@ -139,7 +139,7 @@ tt_mark() {
 # tt_equal [--hard TABLE,...] TABLE...
 tt_equal() {
     tt_mark
-    python3 "$TR_E2E_DIR/compare.py" --source "$TT_SHOP" --sqlite "$TT_LITE_FILE" --postgres "$TT_MIRROR" public.marker "$@" >&2 || {
+    python3 "$TR_E2E_DIR/compare.py" --source "$TT_SHOP" --sqlite "$TT_LITE_FILE" --postgres "$TT_MIRROR" "$@" public.marker >&2 || {
         "$TAILRACE" log verify -c "$TT_YAML" >&2 || true
         tr_fail "the mirrors are not equal to the source"
     }
