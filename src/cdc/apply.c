@@ -52,7 +52,17 @@ static void set_name(struct tr_apply_run *ap, struct ap_table *t, const struct t
     ap->cfg.mode(ap->cfg.arg, s->ns, s->name, &m);
     snprintf(t->name, sizeof t->name, "%s.%s", s->ns, s->name);
     t->changelog = m.changelog;
-    t->no_key = !m.mirror;
+    t->no_key = !m.mirror || !s->n_key;
+}
+
+static void rebuild(struct tr_apply_run *ap, struct ap_table *t, uint64_t built)
+{
+    tr_oslog_fields(TR_OSLOG_WARN, "apply", TR_OSLOG_F({"sink", ap->cfg.name}, {"table", t->name}),
+                    "the mirror in the sink is not the one that was built (%" PRIu64 ", known is %" PRIu64 "): building it anew from the log", built, t->rec.snapshot_id);
+    t->rec.state = TR_ST_LOADING;
+    t->rec.relive = t->rec.mirror_live = false;
+    t->rec.catchup_offset = t->rec.begin_offset;
+    t->dirty = true;
 }
 
 /* A crash between the swap and its note: the sink itself knows which build its mirror is. */
@@ -63,7 +73,13 @@ static int settle(struct tr_apply_run *ap, struct ap_table *t, struct tr_err *er
     if (rc >= 0 && l.schema) {
         set_name(ap, t, l.schema);
         uint64_t built = 0;
-        if ((t->rec.state == TR_ST_CATCHING_UP || t->rec.state == TR_ST_LOADING) && !t->rec.relive) {
+        bool building = (t->rec.state == TR_ST_CATCHING_UP || t->rec.state == TR_ST_LOADING) && !t->rec.relive;
+        bool standing = t->rec.state == TR_ST_LIVE || ((t->rec.state == TR_ST_PAUSED || t->rec.state == TR_ST_CATCHING_UP) && t->rec.relive);
+        if (standing && !t->no_key) {
+            rc = ap->cfg.sink->ops->built(ap->cfg.sink, l.schema, tr_now_ns() + 30 * TR_NS_PER_S, &built, err);
+            if (rc >= 0 && built != t->rec.snapshot_id) /* dropped, or restored from another time: built anew from the log */
+                rebuild(ap, t, built);
+        } else if (building) {
             rc = ap->cfg.sink->ops->built(ap->cfg.sink, l.schema, tr_now_ns() + 30 * TR_NS_PER_S, &built, err);
             if (rc >= 0 && built && built == t->rec.snapshot_id) {
                 t->rec.state = TR_ST_LIVE;

@@ -249,7 +249,7 @@ static void load_mode(struct apply_chain *h, struct ap_table *t, const struct tr
     tr_mutex_lock(&h->ap->lock);
     snprintf(t->name, sizeof t->name, "%s.%s", s->ns, s->name);
     t->changelog = m.changelog;
-    t->no_key = !m.mirror;
+    t->no_key = !m.mirror || !s->n_key;
     tr_mutex_unlock(&h->ap->lock);
 }
 
@@ -439,11 +439,7 @@ static int look_around(struct apply_chain *h, bool *ret_hold, struct tr_err *err
         }
         if (resume) {
             resume->resume = false;
-            if (resume->rec.relive) {
-                resume->rec.begin_offset = resume->rec.catchup_offset = resume->rec.pause_offset;
-            } else {
-                resume->rec.catchup_offset = resume->rec.begin_offset;
-            }
+            resume->rec.catchup_offset = resume->rec.relive ? resume->rec.pause_offset : resume->rec.begin_offset;
             resume->rec.reason[0] = 0;
         }
         tr_mutex_unlock(&ap->lock);

@@ -261,7 +261,7 @@ int tr_apply_catchup_new(struct tr_apply_run *ap, struct ap_table *t, struct ap_
     c->relive = r.relive;
     c->phase = r.relive ? 1 : 0;
     c->read_from = r.state == TR_ST_CATCHING_UP ? UINT64_MAX : TR_MAX(r.catchup_offset, r.begin_offset);
-    c->change_from = r.state == TR_ST_CATCHING_UP ? TR_MAX(r.catchup_offset, r.begin_offset) : r.begin_offset;
+    c->change_from = r.relive ? r.catchup_offset : r.state == TR_ST_CATCHING_UP ? TR_MAX(r.catchup_offset, r.begin_offset) : r.begin_offset;
     c->consumed = c->change_from;
     c->frames = tr_calloc(FRAMES_MAX, sizeof *c->frames);
     c->v = tr_calloc(FRAMES_MAX, sizeof *c->v);

@@ -110,11 +110,15 @@ bool tr_pg_selected(const struct tr_pg_source_options *o, const char *ns, const 
     return false;
 }
 
-/* Everything that could be selected: ordinary and partitioned tables, no leaves of a partition tree, nothing temporary or unlogged. */
+/* Everything that could be selected: ordinary and partitioned tables, no leaves of a partition tree, nothing temporary or unlogged. Sizes are
+ * the planner's: asking for real ones takes a lock, and one table locked for long would hide all others. */
 static const char sql_tables[] =
     "SELECT n.nspname, c.relname, c.relkind, EXISTS (SELECT FROM pg_publication_tables p WHERE p.pubname = $1 AND p.schemaname = n.nspname"
-    "   AND p.tablename = c.relname), greatest(c.reltuples, 0)::bigint, coalesce(pg_table_size(c.oid), 0)"
-    "  + CASE c.relkind WHEN 'p' THEN (SELECT coalesce(sum(pg_table_size(t.relid)), 0) FROM pg_partition_tree(c.oid) t) ELSE 0 END,"
+    "   AND p.tablename = c.relname),"
+    "  CASE c.relkind WHEN 'p' THEN (SELECT coalesce(sum(greatest(l.reltuples, 0)), 0) FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid"
+    "       WHERE t.isleaf) ELSE greatest(c.reltuples, 0) END::bigint,"
+    "  8192::bigint * (SELECT coalesce(sum(greatest(k.relpages, 0)), 0) FROM pg_class h JOIN pg_class k ON k.oid IN (h.oid, h.reltoastrelid)"
+    "       WHERE h.oid = c.oid OR (c.relkind = 'p' AND h.oid IN (SELECT relid FROM pg_partition_tree(c.oid)))),"
     "  CASE c.relkind WHEN 'p' THEN (SELECT string_agg(t.relid::oid || ':' || coalesce(pg_relation_filenode(t.relid), 0), ',' ORDER BY t.relid::oid)"
     "       FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END"
     " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
