@@ -224,6 +224,7 @@ static int phase_fence1(struct tr_snapshot *s, struct tr_snap *p, struct tr_err 
         return tr_snap_save(s, t, err);
     }
     rc = s->session->ops->fence_xid(s->session, in(CALL_NS), &p->x_g, err);
+    p->x_g_generation = s->session->ops->generation(s->session);
     if (rc >= 0)
         p->phase = SNAP_XMIN;
     return rc;
@@ -232,11 +233,10 @@ static int phase_fence1(struct tr_snapshot *s, struct tr_snap *p, struct tr_err 
 static int phase_xmin(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *err)
 {
     uint64_t xmin = 0, flush;
-    uint64_t g = s->session->ops->generation(s->session);
     int rc = s->session->ops->xmin(s->session, in(CALL_NS), &xmin, err);
     if (rc < 0)
         return rc;
-    if (s->session->ops->generation(s->session) != g) { /* x_g may have been undone by a crash */
+    if (s->session->ops->generation(s->session) != p->x_g_generation) { /* x_g may have been undone by a crash, and given out again */
         p->phase = SNAP_FENCE1;
         return TR_OK;
     }
@@ -269,6 +269,7 @@ static int phase_stream_l(struct tr_snapshot *s, struct tr_snap *p, struct tr_er
     t->ctl.begin_offset = st.durable_offset; /* BEGIN will stand at or above it */
     t->ctl.end_offset = UINT64_MAX;
     rc = tr_snap_save(s, t, err);
+    TR_FAILPOINT("snapshot.before_begin");
     if (rc >= 0)
         rc = submit_one(s, p, TR_OP_SNAPSHOT_BEGIN, p->l_lsn, &p->begin_position, err);
     if (rc >= 0)
@@ -280,6 +281,20 @@ static int phase_begin(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *
 {
     if (tr_capture_lane_durable(s->lane) < p->begin_position)
         return TR_OK;
+    /* What was written before BEGIN is only read, so it must be read by a definition no older than BEGIN: a column that came after the first
+     * look would be missing from rows that were inserted with it. */
+    struct tr_schema *now = NULL;
+    int rc = s->session->ops->describe(s->session, p->table->ns, p->table->name, in(CALL_NS), &now, err);
+    if (rc == 1)
+        return tr_err_set(err, TR_STALE, TR_DOM_CDC, "the table does not exist any more");
+    if (rc < 0)
+        return rc;
+    p->again = now->fingerprint != p->schema->fingerprint;
+    tr_schema_unref(now);
+    if (p->again) {
+        tr_snap_log(TR_OSLOG_INFO, p->table, "its definition changed while its snapshot began: starting it again");
+        return TR_OK;
+    }
     TR_FAILPOINT("snapshot.begun");
     p->table->ctl.state = TR_TABLE_CHUNKS;
     p->phase = SNAP_CHUNKS;

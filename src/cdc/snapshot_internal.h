@@ -33,7 +33,7 @@ struct tr_snap {
     struct tr_cap_table *table;
     enum snap_phase phase;
     struct tr_schema *schema;    /* the source's definition the rows are read by */
-    uint64_t x_g, l_lsn, h_max;
+    uint64_t x_g, x_g_generation, l_lsn, h_max;
     int64_t begin_position, end_position;
     uint64_t rows_per_chunk;
     struct snap_chunk *chunks;

@@ -26,6 +26,7 @@ struct tr_table_desc {
     uint64_t snapshot_id; /* of the build this table came from, as recorded beside it; 0: none */
     uint32_t schema_version; /* of the newest definition it was fitted to */
     bool ours;            /* recorded as made by tailrace */
+    bool view;            /* its view without the tombstones is there */
 };
 
 struct tr_plan_step {

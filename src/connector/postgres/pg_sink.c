@@ -185,6 +185,15 @@ static int describe(struct pg_sink *s, const char *ns, const char *name, struct 
             rc = tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory to describe table %s", name);
     PQclear(r);
     ret->exists = ret->n_columns > 0;
+    char live[TR_SQL_NAME_MAX + 1];
+    tr_sql_derived(name, "_live", live);
+    const char *view[] = {ns, live};
+    r = NULL;
+    if (rc >= 0)
+        rc = tr_pg_exec(&s->conn, "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind = 'v'", 2, view,
+                        deadline_ns, &r, err);
+    ret->view = rc >= 0 && PQntuples(r) == 1;
+    PQclear(r);
     struct note n;
     if (rc >= 0)
         rc = find(s, ns, name, &n, deadline_ns, err);
@@ -281,7 +290,7 @@ static int make_table(struct pg_sink *s, const struct tr_schema *sc, enum tr_tar
     if (rc >= 0 && p.refused)
         rc = tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: %s", s->what, p.reason);
     bool changed = p.n > 0;
-    if (rc >= 0 && changed && v == TR_TARGET_MIRROR)
+    if (rc >= 0 && (changed || !have.view) && v == TR_TARGET_MIRROR) /* a hand that cures a table may have had to drop its view */
         rc = tr_plan_view(&w, &p, err);
     if (rc >= 0)
         rc = run_plan(s, &p, deadline_ns, err);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "ddl.h"
 #include "text.h"
 
 enum { PROGRESS_OPS = 20000 };
@@ -175,6 +176,13 @@ int tr_sqlite_describe(struct tr_sqlite_db *d, const char *name, struct tr_table
     }
     sqlite3_finalize(s);
     ret->exists = ret->n_columns > 0;
+    s = rc >= 0 ? prepare(d, "SELECT 1 FROM sqlite_master WHERE type = 'view' AND name = ?1 COLLATE NOCASE") : NULL;
+    char live[TR_SQL_NAME_MAX + 1];
+    tr_sql_derived(name, "_live", live);
+    if (s)
+        sqlite3_bind_text(s, 1, live, -1, SQLITE_STATIC);
+    ret->view = s && sqlite3_step(s) == SQLITE_ROW;
+    sqlite3_finalize(s);
     struct tr_sqlite_note n;
     if (rc >= 0)
         rc = tr_sqlite_find(d, name, &n, err);

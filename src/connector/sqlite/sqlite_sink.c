@@ -122,7 +122,7 @@ static int make_table(struct sqlite_sink *s, const struct tr_schema *sc, enum tr
     if (rc >= 0 && p.refused)
         rc = tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: %s", s->what, p.reason);
     bool changed = p.n > 0;
-    if (rc >= 0 && changed && v == TR_TARGET_MIRROR)
+    if (rc >= 0 && (changed || !have.view) && v == TR_TARGET_MIRROR) /* a hand that cures a table may have had to drop its view */
         rc = tr_plan_view(&w, &p, err);
     if (rc >= 0)
         rc = run_plan(s, &p, deadline_ns, err);
