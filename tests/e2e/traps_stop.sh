@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Idle: WAL of another database does not pile up behind the slot. Stop: with tailrace stopped, PostgreSQL shuts down fast within our
+# wal_sender_timeout; SIGTERM under load drains within its deadline and loses nothing.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
+
+TT_DST=1
+tt_start "${1:-15}"
+tt_sql 'create table t (id int primary key, v text)' "insert into t select g, 'old' from generate_series(1, 1000) g"
+TT_HEARTBEAT=1h # so that it cannot be the heartbeat
+tt_config
+tt_run
+tt_live public.t
+tr_step 'WAL of another database'
+tr_psql src -c 'create database other'
+lsn=$(tr_psql src -c 'select pg_current_wal_insert_lsn()')
+"$TR_PG_CLIENT/psql" -X -q -d "${TT_SHOP/dbname=shop/dbname=other}" -c "create table x as select g, repeat('w', 200) from generate_series(1, 50000) g"
+end=$(tr_psql src -c 'select pg_current_wal_insert_lsn()')
+tr_wait_until 20 "[ \"\$(tr_psql src -c \"select confirmed_flush_lsn >= '$end' from pg_replication_slots where slot_name = 'tailrace'\")\" = t ]" || {
+    tr_psql src -c "select *, '$lsn', '$end' from pg_replication_slots" >&2
+    tr_fail 'the slot does not advance'
+}
+tr_step 'SIGTERM under load'
+tr_spawn load "$TR_PG_CLIENT/psql" -X -q -d "$TT_SHOP" -c "do \$\$ begin for i in 1..2000000 loop update t set v = 'v' || i where id = 1 + i % 1000; commit; end loop; end \$\$"
+sleep 2
+began=$SECONDS
+tt_stop
+[ $((SECONDS - began)) -le 25 ] || tr_fail "draining took $((SECONDS - began)) s"
+grep -q 'abandon' "$TR_TMP/tailrace.log" && tr_fail 'batches were abandoned'
+tt_run
+sleep 2
+tr_step 'SIGSTOP, then a fast shutdown of PostgreSQL'
+kill -STOP "$PID_tailrace"
+tr_kill load || true
+began=$SECONDS
+tr_pg_stop src fast 60
+took=$((SECONDS - began))
+tr_step "it took $took s"
+[ "$took" -le 15 ] || tr_fail "a stopped tailrace held up the shutdown for $took s"
+kill -CONT "$PID_tailrace"
+tr_pg_restart src
+tt_live public.t
+tt_equal public.t
+tt_stop
