@@ -268,6 +268,33 @@ static int put_key(const struct tr_want *w, struct tr_buf *q)
     return rc >= 0 ? tr_buf_append_u8(q, ')') : rc;
 }
 
+/* " DEFAULT constant": what rows that are there took on at the source when the column was added. It stays with the column, since rows of the
+ * older definition may still come (in flight, or delivered again) and do not name it. */
+static int put_fill(const struct tr_want *w, const struct tr_want_column *c, struct tr_buf *q)
+{
+    if (!c->fill)
+        return TR_OK;
+    int rc = tr_buf_append_str(q, " DEFAULT ");
+    if (rc < 0 || w->dialect == TR_DIALECT_POSTGRES)
+        return rc < 0 ? rc : tr_quote_literal(q, tr_slice_str(c->fill));
+    if (!strcmp(c->type, "BLOB") && !strncmp(c->fill, "\\x", 2))
+        return tr_buf_printf(q, "X'%s'", c->fill + 2);
+    if (!strcmp(c->type, "INTEGER") && (!strcmp(c->fill, "t") || !strcmp(c->fill, "f")))
+        return tr_buf_append_str(q, c->fill[0] == 't' ? "1" : "0");
+    rc = tr_buf_append_u8(q, '\''); /* SQLite knows no E'' strings */
+    for (const char *s = c->fill; rc >= 0 && *s; s++)
+        rc = tr_buf_append_str(q, *s == '\'' ? "''" : (char[2]){*s, 0});
+    return rc >= 0 ? tr_buf_append_u8(q, '\'') : rc;
+}
+
+static int put_column(const struct tr_want *w, const struct tr_want_column *c, struct tr_buf *q)
+{
+    int rc = tr_quote_ident(q, tr_slice_str(c->name));
+    if (rc >= 0)
+        rc = tr_buf_printf(q, " %s%s", c->type, c->key_pos ? " NOT NULL" : "");
+    return rc >= 0 ? put_fill(w, c, q) : rc;
+}
+
 static int plan_create(const struct tr_want *w, struct tr_plan *p, struct tr_err *err)
 {
     struct tr_buf q;
@@ -278,9 +305,7 @@ static int plan_create(const struct tr_want *w, struct tr_plan *p, struct tr_err
     for (uint32_t i = 0; i < w->n && rc >= 0; i++) {
         rc = tr_buf_append_str(&q, i ? ", " : " (");
         if (rc >= 0)
-            rc = tr_quote_ident(&q, tr_slice_str(w->columns[i].name));
-        if (rc >= 0)
-            rc = tr_buf_printf(&q, " %s%s", w->columns[i].type, w->columns[i].key_pos ? " NOT NULL" : "");
+            rc = put_column(w, &w->columns[i], &q);
     }
     if (rc >= 0)
         rc = put_key(w, &q);
@@ -296,44 +321,15 @@ static int plan_add_column(const struct tr_want *w, const struct tr_want_column 
 {
     struct tr_buf q;
     tr_buf_init(&q);
-    bool lite = w->dialect == TR_DIALECT_SQLITE;
     int rc = tr_buf_append_str(&q, "ALTER TABLE ");
     if (rc >= 0)
         rc = tr_sql_name(w->ns, w->name, &q);
     if (rc >= 0)
         rc = tr_buf_append_str(&q, " ADD COLUMN ");
     if (rc >= 0)
-        rc = tr_quote_ident(&q, tr_slice_str(c->name));
-    if (rc >= 0)
-        rc = tr_buf_printf(&q, " %s", c->type);
+        rc = put_column(w, c, &q);
     if (rc >= 0)
         rc = tr_plan_add(p, &q, "add column %s to table %s", c->name, w->name);
-    if (rc >= 0 && c->fill) { /* the rows that are there took the constant on at the source */
-        rc = tr_buf_append_str(&q, "UPDATE ");
-        if (rc >= 0)
-            rc = tr_sql_name(w->ns, w->name, &q);
-        if (rc >= 0)
-            rc = tr_buf_append_str(&q, " SET ");
-        if (rc >= 0)
-            rc = tr_quote_ident(&q, tr_slice_str(c->name));
-        if (rc >= 0)
-            rc = tr_buf_append_str(&q, " = ");
-        bool blob = lite && !strcmp(c->type, "BLOB") && !strncmp(c->fill, "\\x", 2), flag = lite && !strcmp(c->type, "INTEGER") && (!strcmp(c->fill, "t") || !strcmp(c->fill, "f"));
-        if (rc >= 0 && blob)
-            rc = tr_buf_printf(&q, "X'%s'", c->fill + 2);
-        else if (rc >= 0 && flag)
-            rc = tr_buf_append_str(&q, c->fill[0] == 't' ? "1" : "0");
-        else if (rc >= 0 && lite) { /* SQLite knows no E'' strings */
-            rc = tr_buf_append_u8(&q, '\'');
-            for (const char *s = c->fill; rc >= 0 && *s; s++)
-                rc = tr_buf_append_str(&q, *s == '\'' ? "''" : (char[2]){*s, 0});
-            if (rc >= 0)
-                rc = tr_buf_append_u8(&q, '\'');
-        } else if (rc >= 0)
-            rc = tr_quote_literal(&q, tr_slice_str(c->fill));
-        if (rc >= 0)
-            rc = tr_plan_add(p, &q, "give the existing rows of table %s the default of column %s", w->name, c->name);
-    }
     tr_buf_done(&q);
     return rc;
 }

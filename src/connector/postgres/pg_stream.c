@@ -30,6 +30,7 @@ enum { POLL_BYTES_MAX = 4 << 20 };
 #define BACKOFF_MAX (10 * TR_NS_PER_S)
 #define FEEDBACK_EVERY TR_NS_PER_S
 #define CONFIRM_AFTER (100 * TR_NS_PER_MS)
+#define HELD_MAX (3 * TR_NS_PER_S)
 
 static struct pg_stream *of_lane(struct tr_lane *l)
 {
@@ -418,6 +419,19 @@ static int next_message(struct pg_stream *s, struct tr_err *err)
     }
 }
 
+/* A server that is shutting down takes no new connection, but waits for its walsenders, and so for us to read on: while we wait for the
+ * catalog it would wait for ever, since our feedback keeps the connection alive. So we let go; the transaction comes again. */
+static int held_too_long(struct pg_stream *s, struct tr_err *err)
+{
+    int64_t now = tr_now_ns();
+    if (!s->held_since_ns)
+        s->held_since_ns = now;
+    if (now - s->held_since_ns < HELD_MAX)
+        return TR_AGAIN;
+    s->held_since_ns = 0;
+    return tr_err_set(err, TR_RETRY, TR_DOM_SOURCE, "source: a table's definition could not be asked for within 3 s; connecting anew");
+}
+
 static int gather(struct pg_stream *s, uint32_t max, struct tr_err *err)
 {
     while (s->n < max && s->bytes < POLL_BYTES_MAX) {
@@ -434,7 +448,10 @@ static int gather(struct pg_stream *s, uint32_t max, struct tr_err *err)
             rc = side_step(s, err);
             if (rc == TR_OK)
                 continue;
+            if (rc == TR_AGAIN)
+                return held_too_long(s, err);
         }
+        s->held_since_ns = 0;
         if (rc < 0)
             return rc;
     }
