@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2016,SC2120,SC2154
 # tailrace in end-to-end tests, on top of lib.sh: a source database `shop` in cluster src, a SQLite mirror and a PostgreSQL mirror, sessions
 # that stay open, and waiting for what status shows.
 #
@@ -16,7 +16,6 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 TT_MARK=0
-TT_TABLES=
 
 tt_start() {
     local version=$1

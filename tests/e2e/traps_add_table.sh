@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # A table starts to match while writers of it are in flight. Publication membership is decided per change: the stream may hold the DELETE of
 # a key and not the INSERT that outlives it. So its snapshot begins only when everything older than the publication's change has ended.
+# shellcheck disable=SC2016,SC2034,SC2119,SC2154 # commands for tr_wait_until; variables for and from tailrace.sh
 set -euo pipefail
+# shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
 TT_DST=1

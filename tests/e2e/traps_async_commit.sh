@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # An asynchronous commit is seen by a chunk and then undone by a crash of the server: no phantom row, and none of its values.
+# shellcheck disable=SC2016,SC2034,SC2119,SC2154 # commands for tr_wait_until; variables for and from tailrace.sh
 set -euo pipefail
+# shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
 TT_DST=1

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # ALTER TABLE … ADD COLUMN during a snapshot and while streaming, nullable and with a constant default; a breaking change pauses that table
 # alone and visibly; a new snapshot cures it, or a hand in the sink and `table resume`.
+# shellcheck disable=SC2016,SC2034,SC2119,SC2154 # commands for tr_wait_until; variables for and from tailrace.sh
 set -euo pipefail
+# shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
 tt_start "${1:-15}"

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Rows deleted before, between and after their chunk, in soft and hard mode; TRUNCATE in the middle; a new snapshot of a live mirror under load,
 # during which no reader sees the mirror empty, missing or short.
+# shellcheck disable=SC2016,SC2034,SC2119,SC2154 # commands for tr_wait_until; variables for and from tailrace.sh
 set -euo pipefail
+# shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
 tt_start "${1:-15}"

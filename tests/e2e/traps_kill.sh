@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # kill -9 where it hurts: between BEGIN and the chunks, before and after a chunk is read, before it is noted as done, before a FILL, between a
 # sink's write and its offset, before a commit, during the swap. tailrace goes on where it was, and the mirrors are equal.
+# shellcheck disable=SC2016,SC2034,SC2119,SC2154 # commands for tr_wait_until; variables for and from tailrace.sh
 set -euo pipefail
+# shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
 tt_start "${1:-15}"

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # An ordinary transaction, open on an otherwise quiet source. Begun before the first fence: BEGIN waits for it. Begun between BEGIN and the
 # second fence: the chunk waits for it. Both visibly, naming it.
+# shellcheck disable=SC2016,SC2034,SC2119,SC2154 # commands for tr_wait_until; variables for and from tailrace.sh
 set -euo pipefail
+# shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
 TT_DST=1

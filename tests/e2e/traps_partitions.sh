@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # A partitioned table through its root. Cross-partition updates are a DELETE and an INSERT; TRUNCATE of a leaf, ATTACH of a filled table and
 # DETACH send nothing: they are noticed, and a new snapshot is taken.
+# shellcheck disable=SC2016,SC2034,SC2119,SC2154 # commands for tr_wait_until; variables for and from tailrace.sh
 set -euo pipefail
+# shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
 tt_start "${1:-15}"

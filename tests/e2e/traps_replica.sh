@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # A replica as the source of snapshots, and it lags: the chunk waits, visibly, until it has replayed the fence.
+# shellcheck disable=SC2016,SC2034,SC2119,SC2154 # commands for tr_wait_until; variables for and from tailrace.sh
 set -euo pipefail
+# shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
 tt_start "${1:-15}"

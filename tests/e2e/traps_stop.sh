@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Idle: WAL of another database does not pile up behind the slot. Stop: with tailrace stopped, PostgreSQL shuts down fast within our
 # wal_sender_timeout; SIGTERM under load drains within its deadline and loses nothing.
+# shellcheck disable=SC2016,SC2034,SC2119,SC2154 # commands for tr_wait_until; variables for and from tailrace.sh
 set -euo pipefail
+# shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
 TT_DST=1

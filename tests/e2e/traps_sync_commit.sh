@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # An UPDATE that hangs in synchronous commit is in the stream long before anybody sees it. Before the first fence it holds BEGIN back,
 # between BEGIN and the chunk it holds the chunk back; the heartbeat goes on meanwhile.
+# shellcheck disable=SC2016,SC2034,SC2119,SC2154 # commands for tr_wait_until; variables for and from tailrace.sh
 set -euo pipefail
+# shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
 TT_DST=1

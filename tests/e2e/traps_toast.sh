@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Unchanged TOAST values throughout a snapshot: the stream does not carry them. Rows updated before, between and after their chunk, keys moved
 # into and out of ranges already read, chains of moves, keys used again: FILL frames appear, and no value becomes NULL or another row's.
+# shellcheck disable=SC2016,SC2034,SC2119,SC2154 # commands for tr_wait_until; variables for and from tailrace.sh
 set -euo pipefail
+# shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
 TT_DST=${TT_DST:-}

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Two-phase commits (also prepared over a snapshot's beginning), savepoints rolled back inside large streamed transactions, interleaved large ones,
 # some of them given up.
+# shellcheck disable=SC2016,SC2034,SC2119,SC2154 # commands for tr_wait_until; variables for and from tailrace.sh
 set -euo pipefail
+# shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
 TT_DST=1

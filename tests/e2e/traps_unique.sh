@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # PostgreSQL logs a heap tuple before it checks unique indexes, and may wait there: the DELETE of that key, committed meanwhile, has the
 # higher LSN and the lower commit. With COPY, with an INSERT on a second unique index, with a key update; streaming and during a snapshot.
+# shellcheck disable=SC2016,SC2034,SC2119,SC2154 # commands for tr_wait_until; variables for and from tailrace.sh
 set -euo pipefail
+# shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
 tt_start "${1:-15}"
