@@ -119,9 +119,12 @@ int tr_pg_txbuf_add(struct tr_pg_txbuf *b, uint32_t xid, uint32_t subxid, uint64
     tr_buf_put(&t->mem, msg.p, msg.n);
     b->memory += t->mem.cap - cap;
     t->charged += t->mem.cap - cap;
-    if (t->file && t->mem.n >= SPILL_PIECE)
-        return to_disk(b, t, err);
-    return make_room(b, err);
+    int rc = t->file && t->mem.n >= SPILL_PIECE ? to_disk(b, t, err) : make_room(b, err);
+    if (rc < 0 && t->mem.n >= REC_HEAD + msg.n) { /* it is given again: it must not be there twice */
+        t->mem.n -= REC_HEAD + msg.n;
+        return rc;
+    }
+    return TR_OK; /* or this one is safe on disk, and another had no room: the next call will say so */
 }
 
 void tr_pg_txbuf_abort(struct tr_pg_txbuf *b, uint32_t xid, uint32_t subxid)
