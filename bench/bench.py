@@ -189,16 +189,12 @@ class Bench:
         config = self.write_config("snapshot", "snap.*", ["{name: none, type: sqlite, path: '" + self.o.tmp + "/none2.db', tables: ['no.thing']}"], "bsnap")
         copy, us = [], []
         self.start(config)
+        self.wait("the first snapshot is complete", lambda s: self.table_state(s, "snap.t") == "live")
         for r in range(self.o.rounds):
             copy.append(self.timed([os.path.join(self.o.bin, "psql"), "-X", "-q", "-d", self.o.source, "-c", "copy snap.t to stdout"], "/dev/null"))
-            if r:
-                before = self.status()["capture"]["tables"]
-                c0, t0 = self.cpu(), time.monotonic()
-                subprocess.run([self.o.tailrace, "table", "resnapshot", "snap.t", "-c", config], check=True, stdout=subprocess.DEVNULL)
-                self.wait("a new snapshot begins", lambda s: self.table_state(s, "snap.t") != "live", every=0.002)
-            else:
-                self.wait("capture runs", lambda s: s["capture"]["state"] == "running", every=0.005)
-                c0, t0 = self.cpu(), time.monotonic()
+            c0, t0 = self.cpu(), time.monotonic()
+            subprocess.run([self.o.tailrace, "table", "resnapshot", "snap.t", "-c", config], check=True, stdout=subprocess.DEVNULL)
+            self.wait("a new snapshot begins", lambda s: self.table_state(s, "snap.t") != "live", every=0.002)
             self.wait("the snapshot is complete", lambda s: self.table_state(s, "snap.t") == "live")
             us.append((time.monotonic() - t0, self.cpu() - c0, self.peak_rss()))
             say("    snapshot {}: COPY {:.0f} rows/s; tailrace {:.0f} rows/s, {:.2f} CPU-s, {:.0f} MiB".format(
@@ -299,6 +295,7 @@ def report(o, out):
             "same round on the same data, in alternating order. CPU is the client's own (tailrace, `pg_recvlogical`, `psql`), not the server's. Nothing here is a test.", "",
             "- Date: {}; {}".format(datetime.date.today().isoformat(), version),
             "- Machine: {}, {} cores, {:.0f} GiB; Linux {}; client, source and mirror share it".format(cpu, os.cpu_count(), mem / 2**20, platform.release()),
+            "- Load average when it began: {:.1f}; above 0.5 other work shared the machine, and only the ratios mean something".format(o.load),
             "- Rows of 8 columns: `bigint` key, 2 `int`, `bigint`, `float8`, `timestamptz`, `text`, `text(32)`", ""]
     if "capture" in out:
         text += ["## Capture: a backlog into the change log", "",
@@ -342,6 +339,7 @@ def main():
     p.add_argument("--scale", type=float, default=1)
     p.add_argument("parts", nargs="*")
     o = p.parse_args()
+    o.load = os.getloadavg()[0]
     b = Bench(o)
     parts = o.parts or ["capture", "snapshot", "latency"]
     out = {}
