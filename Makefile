@@ -23,8 +23,9 @@ lint: build
 sim: build
 	meson test -C $(BUILD) --suite sim --verbose
 
+# Minutes long, on real PostgreSQL; writes docs/benchmarks.md. TR_BENCH_ROUNDS and TR_BENCH_SECONDS shorten it.
 bench: build
-	meson test -C $(BUILD) --benchmark --verbose
+	TAILRACE=$(abspath $(BUILD)/src/cli/tailrace) bash bench/run.sh
 
 torture: build
 	meson test -C $(BUILD) --suite torture --verbose

@@ -137,6 +137,7 @@ static int open_unit(struct unit *u, struct tr_err *err)
     tr_sink_tuning_default(&k.sink);
     k.sink.inflight = 1;
     k.sink.linger_ns = 2 * TR_NS_PER_MS;
+    k.sink.chunk_bytes = 256 << 10;
     k.sink.batch_bytes_max = TR_MAX(c->capture_inflight_bytes / 8, 1 << 20);
     struct tr_capture_run *run = NULL;
     rc = tr_capture_open(&k, &run, err);

@@ -221,6 +221,14 @@ static const char *word(const struct tr_yaml *map, const char *key, const char *
     return y && y->kind == TR_YAML_SCALAR && !y->null ? y->text : def;
 }
 
+static const char *list(const char *const *names, size_t n, char *to, size_t cap)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < n && at < cap; i++)
+        at += (size_t)snprintf(to + at, cap - at, "%s%s", i ? ", " : "", names[i]);
+    return to;
+}
+
 static int source(struct filler *f, const struct tr_yaml *root)
 {
     struct tr_config *c = &f->w->cfg;
@@ -235,8 +243,8 @@ static int source(struct filler *f, const struct tr_yaml *root)
             c->source_type = f->reg->sources[i];
     }
     if (!c->source_type) {
-        const char *near = tr_nearest(tr_slice_str(type), names, f->reg->n_sources);
-        return bad(f, tr_yaml_get(y, "type")->line, "there is no source of type '%s'%s%s%s", type, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+        char all[200];
+        return bad(f, tr_yaml_get(y, "type")->line, "there is no source of type '%s'; there are: %s", type, list(names, f->reg->n_sources, all, sizeof all));
     }
     c->source_options = tr_arena_calloc(&f->w->arena, 1, c->source_type->options_size);
     if (!c->source_options)
@@ -267,8 +275,8 @@ static int one_sink(struct filler *f, const struct tr_yaml *y, struct tr_config_
             s->type = f->reg->sinks[i];
     }
     if (!s->type) {
-        const char *near = tr_nearest(tr_slice_str(type), names, f->reg->n_sinks);
-        return bad(f, tr_yaml_get(y, "type")->line, "there is no sink of type '%s'%s%s%s", type, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+        char all[200];
+        return bad(f, tr_yaml_get(y, "type")->line, "there is no sink of type '%s'; there are: %s", type, list(names, f->reg->n_sinks, all, sizeof all));
     }
     s->options = tr_arena_calloc(&f->w->arena, 1, s->type->options_size);
     if (!s->options)

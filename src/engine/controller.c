@@ -29,7 +29,7 @@ static int commit(struct tr_pipeline *p, int64_t now_ns, int64_t sync_deadline_n
     struct tr_source *src = p->def.source;
     struct tr_err err = {0};
     size_t n = tr_ckpt_collect(&p->ckpt, p->marks, p->cap_marks);
-    if (n == 0)
+    if (n == 0 && !sync_deadline_ns) /* a synchronous one is also for what was only recorded before */
         return TR_OK;
     int rc = src->ops->commit(src, p->marks, n, sync_deadline_ns, &err);
     if (rc < 0) {

@@ -31,7 +31,8 @@
  *   poll_event  AGAIN: nothing. ASSIGNED carries a lane (the engine owns it from then on until close) and its start epoch.
  *   answer      exactly once per ASSIGNED (after the lane is wired to a thread) and per REVOKED (after the drain barrier).
  *   commit      records watermarks; the lane sends them in its next poll or tend. sync_deadline_ns != 0: returns only when
- *               the peer has them or the deadline passed (RETRY). Must be cheap otherwise. A source may need a control
+ *               the peer has them, and all handed before,
+ *               or the deadline passed (RETRY); n may be 0 then. Must be cheap otherwise. A source may need a control
  *               store write first; then it happens here. Watermarks never go back within an epoch.
  *   close       frees everything; lanes are closed before it. A revoke during close is answered inline.
  */
