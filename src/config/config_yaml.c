@@ -202,13 +202,14 @@ int tr_yaml_parse(const char *text, const char *name, struct tr_yaml_doc **ret, 
         char what[200] = "";
         if (e)
             snprintf(what, sizeof what, "%.*s", (int)strcspn(e + 7, "\n"), e + 7);
-        int line = 0;
+        int line = e ? 0 : 1;
         for (const char *c = s; c && *c && c < e; c++)
             if (*c == ':' && c[1] >= '0' && c[1] <= '9') {
                 line = atoi(c + 1);
                 break;
             }
-        rc = bad(&l, line, "this is not YAML:", what);
+        /* nothing but blanks and comments is no document, and no error either */
+        rc = e ? bad(&l, line, "this is not YAML:", what) : bad(&l, line, "the file is empty; tailrace init writes a working one", "");
     } else {
         struct fy_node *root = fy_document_root(fy);
         if (!root)

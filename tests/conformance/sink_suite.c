@@ -541,6 +541,29 @@ static void test_a_shadow_begun_again(void **state)
     bench_done(&b);
 }
 
+/* A crash came between a swap and our note of it: the build is made again under the same id, goes further, and its swap is no repetition. */
+static void test_a_build_made_again(void **state)
+{
+    struct bench b;
+    struct tr_err err = {0};
+    (void)state;
+    bench_init(&b);
+    if (can(&b, TR_CAP_SHADOW) && !F->keeps_nothing) {
+        struct tr_target *t = bind_as(&b, b.a1, TR_TARGET_SHADOW, 7);
+        PUT(&b, t, b.a1, {TR_OP_READ, 1, 5, "snapshot", NULL, 0});
+        assert_true(b.sink->ops->swap(b.sink, b.a1, 7, soon(), &err) >= 0);
+        close_sink(&b);
+        open_sink(&b, false);
+        t = bind_as(&b, b.a1, TR_TARGET_SHADOW, 7);
+        PUT(&b, t, b.a1, {TR_OP_READ, 1, 5, "snapshot", NULL, 0}, {TR_OP_UPDATE, 1, 9, "since", NULL, 0});
+        is(&b, b.a1, 1, 5, "snapshot");
+        for (int i = 0; i < 2; i++)
+            assert_true(b.sink->ops->swap(b.sink, b.a1, 7, soon(), &err) >= 0);
+        is(&b, b.a1, 1, 9, "since");
+    }
+    bench_done(&b);
+}
+
 static void test_awkward_values(void **state)
 {
     struct bench b;
@@ -592,6 +615,7 @@ int tr_sink_suite_run(const struct tr_sink_factory *f)
         cmocka_unit_test(test_reopen),
         cmocka_unit_test(test_shadow_and_swap),
         cmocka_unit_test(test_a_shadow_begun_again),
+        cmocka_unit_test(test_a_build_made_again),
         cmocka_unit_test(test_awkward_values),
         cmocka_unit_test(test_a_large_batch),
     };
