@@ -308,7 +308,7 @@ def report(o, out):
             text.append("| {} | {:,.0f} | {:.2f} | {:,.0f} | {:.0f} % | {:.2f} | {:.0f} MiB |".format(
                 label.format(n), pr, med([r["peer"][1] for r in runs]) * 1e6 / n, ur, med([100 * r["peer"][0] / r["us"][0] for r in runs]),
                 med([r["us"][1] for r in runs]) * 1e6 / n, max(r["us"][2] for r in runs) / 2**20))
-        text += ["", "tailrace asks for streaming (`proto_version` 2 on PostgreSQL 15), so a large transaction is sent while it is decoded; `pg_recvlogical` gets it at its end.", ""]
+        text += ["", "tailrace asks for streaming (`proto_version` 2 on PostgreSQL 15), so a large transaction is sent while it is decoded; `pg_recvlogical` gets it at its end, after the server has spilled it to disk. That is how tailrace can come out above 100 %.", ""]
     if "snapshot" in out:
         s = out["snapshot"]
         n = s["n"]

@@ -70,6 +70,7 @@ try: r = u.urlopen(sys.argv[1], timeout=5)
 except u.HTTPError as e: r = e
 print(r.status); sys.stdout.write(r.read().decode())' "http://127.0.0.1:$port$1"; }
 tr_equal "healthz" "200 ok" "$(get /healthz | xargs)"
+# shellcheck disable=SC2016 # evaluated while waiting
 tr_wait_until 15 '[ "$(get /readyz | head -1)" = 200 ]'
 tr_equal "an unknown page" 404 "$(get /nothing | head -1)"
 get /metrics | tail -n +2 | promtool check metrics || tr_fail "promtool refuses the metrics"
@@ -81,6 +82,7 @@ says "is not paused"
 code 1 t table resnapshot public.nothing
 says "not captured"
 code 0 t table resnapshot public.orders
+# shellcheck disable=SC2016 # evaluated while waiting
 tr_wait_until 30 'grep -c "snapshot complete" tailrace.log | grep -qx 2'
 tr_wait_until 30 live
 code 0 t log ls
@@ -96,7 +98,9 @@ tr_kill tailrace TERM || tr_fail "it did not stop cleanly"
 rm -f mirror.db mirror.db-wal mirror.db-shm
 tr_psql src -q -c "update orders set what = 'changed' where id = 7"
 tr_spawn tailrace "$TAILRACE" run
+# shellcheck disable=SC2016 # evaluated while waiting
 tr_wait_until 30 '[ "$(sqlite3 mirror.db "select what from orders_live where id = 7" 2>/dev/null)" = changed ]'
+# shellcheck disable=SC2016 # evaluated while waiting
 tr_wait_until 30 '[ "$(sqlite3 mirror.db "select count(*) from orders_live" 2>/dev/null)" = 500 ]'
 tr_kill tailrace TERM || tr_fail "it did not stop cleanly"
 sed 's/state_dir: .*/state_dir: another/' tailrace.yaml >other.yaml
