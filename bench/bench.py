@@ -295,7 +295,7 @@ def report(o, out):
             "same round on the same data, in alternating order. CPU is the client's own (tailrace, `pg_recvlogical`, `psql`), not the server's. Nothing here is a test.", "",
             "- Date: {}; {}".format(datetime.date.today().isoformat(), version),
             "- Machine: {}, {} cores, {:.0f} GiB; Linux {}; client, source and mirror share it".format(cpu, os.cpu_count(), mem / 2**20, platform.release()),
-            "- Load average when it began: {:.1f}; above 0.5 other work shared the machine, and only the ratios mean something".format(o.load),
+            "- Load average when it began: {:.1f}; above 0.5 other work shared the machine, and the figures are lower bounds and even the ratios are noisy".format(o.load),
             "- Rows of 8 columns: `bigint` key, 2 `int`, `bigint`, `float8`, `timestamptz`, `text`, `text(32)`", ""]
     if "capture" in out:
         text += ["## Capture: a backlog into the change log", "",

@@ -10,6 +10,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 version=$1
 seed=${2:-${TR_SEED:-1}}
+[ "$seed" = random ] && seed=$RANDOM
 per_phase=${3:-7}
 tr_step "PostgreSQL $version, seed $seed (bash tests/e2e/equality.sh $version $seed)"
 RANDOM=$seed
