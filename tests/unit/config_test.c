@@ -151,11 +151,10 @@ static void not_yaml(void **state)
     refused("source: [\n", "not YAML", "t.yaml");
     refused("- a\n- b\n", "must hold sections", NULL);
     refused("just words\n", "must hold sections", NULL);
-    char deep[400] = "a: ";
-    for (int i = 0; i < 100; i++)
-        strcat(deep, "[");
-    for (int i = 0; i < 100; i++)
-        strcat(deep, "]");
+    char deep[204] = "a: ";
+    memset(deep + 3, '[', 100);
+    memset(deep + 103, ']', 100);
+    deep[203] = 0;
     refused(deep, "t.yaml", NULL);
 }
 
