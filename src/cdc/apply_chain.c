@@ -411,6 +411,13 @@ static int join_step(struct apply_chain *h, struct tr_err *err)
     char subject[160];
     snprintf(subject, sizeof subject, "%.60s/%.90s", h->ap->cfg.name, t->name);
     ctl->ops->alarm_clear(ctl, "table", subject, NULL);
+    bool gapped = false;
+    size_t it = 0;
+    uint64_t id, p;
+    while (tr_u64map_next(&h->ap->tables, &it, &id, &p))
+        gapped |= ((const struct ap_table *)(uintptr_t)p)->state == TR_ST_GAPPED;
+    if (!gapped)
+        ctl->ops->alarm_clear(ctl, "gapped", h->ap->cfg.name, NULL);
     h->joining = NULL;
     return TR_OK;
 }

@@ -60,7 +60,7 @@ struct tr_cap_table *tr_cap_table_of(struct tr_capture *c, const char *ns, const
 
 static struct tr_cap_table *table_of(struct capture_chain *h, const struct tr_schema *s)
 {
-    if (h->last_table && h->last_table->reg && h->last_table->reg->fingerprint == s->fingerprint) /* the fingerprint covers the name */
+    if (h->last_table && h->last_table->stream && h->last_table->stream->fingerprint == s->fingerprint) /* the fingerprint covers the name */
         return h->last_table;
     char name[2 * 64 + 2];
     int n = snprintf(name, sizeof name, "%s%c%s", s->ns, 0, s->name);
@@ -74,24 +74,35 @@ static struct tr_cap_table *table_of(struct capture_chain *h, const struct tr_sc
     return t;
 }
 
-static void remember(struct tr_cap_table *t, struct tr_schema *got)
+/* Takes the definition over; the one to use. The oldest goes when there is no room: were it needed again it would be asked for again. */
+static struct tr_schema *remember(struct tr_cap_table *t, struct tr_schema *got)
 {
-    if (t->n_known == TR_ARRAY_LEN(t->known_v)) { /* the oldest goes; were it needed again it would be asked for and defined again */
-        if (t->known_v[0].schema == t->reg)
+    for (uint32_t i = 0; i < t->n_known; i++)
+        if (t->known_v[i].schema->version == got->version) {
+            tr_schema_unref(got);
+            return t->known_v[i].schema;
+        }
+    if (t->n_known == TR_ARRAY_LEN(t->known_v)) {
+        uint32_t oldest = t->known_v[0].schema == t->stream ? 1 : 0;
+        if (t->known_v[oldest].schema == t->reg)
             t->reg = NULL;
-        tr_schema_unref(t->known_v[0].schema);
-        memmove(&t->known_v[0], &t->known_v[1], (t->n_known - 1) * sizeof t->known_v[0]);
+        tr_schema_unref(t->known_v[oldest].schema);
+        memmove(&t->known_v[oldest], &t->known_v[oldest + 1], (t->n_known - 1 - oldest) * sizeof t->known_v[0]);
         t->n_known--;
     }
     t->known_v[t->n_known++] = (struct tr_cap_schema){.schema = got};
+    return got;
 }
 
-/* 0: t->reg numbers s. NOT_READY: asked. */
-static int registered(struct capture_chain *h, struct tr_cap_table *t, const struct tr_schema *s, struct tr_err *err)
+/* 0: t->reg numbers s. NOT_READY: asked. Snapshot rows may be of any definition met before (the one their snapshot began with); the stream
+ * is at its latest or brings a new one, though it may look like an old one. */
+static int registered(struct capture_chain *h, struct tr_cap_table *t, const struct tr_schema *s, bool snapshot, struct tr_err *err)
 {
-    if (t->reg && t->reg->fingerprint == s->fingerprint)
+    if (!snapshot && t->stream && t->stream->fingerprint == s->fingerprint) {
+        t->reg = t->stream;
         return TR_OK;
-    for (uint32_t i = 0; i < t->n_known; i++)
+    }
+    for (uint32_t i = t->n_known; snapshot && i-- > 0;)
         if (t->known_v[i].schema->fingerprint == s->fingerprint) {
             t->reg = t->known_v[i].schema;
             return TR_OK;
@@ -107,9 +118,11 @@ static int registered(struct capture_chain *h, struct tr_cap_table *t, const str
     } else if (t->got) {
         struct tr_schema *got = t->got;
         t->got = NULL;
-        remember(t, got);
+        got = remember(t, got);
         if (got->fingerprint == s->fingerprint) {
             t->reg = got;
+            if (!snapshot)
+                t->stream = got;
             rc = TR_OK;
         }
     } else if (!t->want) {
@@ -127,7 +140,7 @@ static bool compatible(const struct tr_schema *before, const struct tr_schema *n
         return false;
     for (uint32_t i = 0; i < before->n_columns; i++) {
         const struct tr_column *a = &before->columns[i], *b = &now->columns[i];
-        if (strcmp(a->name, b->name) != 0 || a->type != b->type || a->key_pos != b->key_pos)
+        if (strcmp(a->name, b->name) != 0 || a->type != b->type || a->key_pos != b->key_pos || a->source_pos != b->source_pos)
             return false;
     }
     return true;
@@ -267,8 +280,8 @@ static int row(struct capture_chain *h, const struct tr_payloads *in, const stru
     struct tr_cap_table *t = table_of(h, src->schema);
     if (!t)
         return tr_err_set(err, TR_FATAL, TR_DOM_CDC, "no memory for table %s.%s", src->schema->ns, src->schema->name);
-    const struct tr_schema *before = t->reg;
-    int rc = registered(h, t, src->schema, err);
+    const struct tr_schema *before = t->stream ? t->stream : t->reg;
+    int rc = registered(h, t, src->schema, false, err);
     if (rc < 0)
         return rc;
     if (t->snapshot_id && before && before != t->reg && !compatible(before, t->reg)) {
@@ -333,7 +346,7 @@ static int snapshot_frame(struct capture_chain *h, const struct tr_payloads *in,
         return tr_err_set(err, TR_FATAL, TR_DOM_CDC, "no memory for table %s.%s", src->schema->ns, src->schema->name);
     if (src->op != TR_OP_SNAPSHOT_BEGIN && src->snapshot_id != t->snapshot_id)
         return TR_OK; /* of a snapshot that was started again */
-    int rc = registered(h, t, src->schema, err);
+    int rc = registered(h, t, src->schema, true, err);
     if (rc < 0)
         return rc;
     rc = define(h, t, in, p->position, err);

@@ -36,7 +36,8 @@ struct tr_cap_table {
     bool heartbeat;
 
     /* chain */
-    struct tr_schema *reg;      /* the definition in use: one of `known_v` */
+    struct tr_schema *reg;      /* the definition in use, of stream or snapshot: one of `known_v` */
+    struct tr_schema *stream;   /* the stream's latest: one of `known_v`. A definition that returns after another is numbered anew */
     struct tr_cap_schema {
         struct tr_schema *schema; /* numbered; same fingerprint as the source's */
         bool defined;           /* it stands in the log (in this run) */

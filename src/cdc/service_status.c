@@ -4,6 +4,7 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "check.h"
 #include "clock.h"
@@ -44,6 +45,7 @@ static const char *sink_table_state_name(uint8_t s)
 }
 
 struct json {
+    const struct tr_service *service;
     struct tr_buf *out;
     int rc;
     bool comma;
@@ -133,6 +135,8 @@ static void table(void *arg, const struct tr_ctl_table *t)
 {
     struct json *j = arg;
     char name[140];
+    if (!strcmp(t->ns, j->service->beat_ns) && !strcmp(t->name, j->service->beat_name))
+        return; /* ours, and never snapshotted */
     snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
     open_(j, NULL, "{");
     str(j, "name", name);
@@ -166,7 +170,7 @@ static void alarm_(void *arg, const struct tr_ctl_alarm *a)
 
 int tr_service_status(struct tr_service *s, struct tr_buf *out)
 {
-    struct json js = {.out = out}, *j = &js;
+    struct json js = {.service = s, .out = out}, *j = &js;
     struct tr_control *c = s->cfg.control;
     struct tr_pipeline_status st;
     struct tr_ctl_source src = {0};

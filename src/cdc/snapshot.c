@@ -477,6 +477,9 @@ static int phase_end(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *er
     s->cap->control->ops->chunk_clear(s->cap->control, t->ctl.table_id, t->ctl.snapshot_id + 1, NULL);
     unpin(s, t);
     p->phase = SNAP_DONE;
+    char subject[140];
+    snprintf(subject, sizeof subject, "%s.%s", t->ns, t->name);
+    s->cap->control->ops->alarm_clear(s->cap->control, "table", subject, NULL);
     char text[96];
     snprintf(text, sizeof text, "snapshot complete: %" PRIu64 " rows", t->ctl.rows_read);
     tr_snap_log(TR_OSLOG_INFO, t, text);
@@ -506,7 +509,9 @@ static void pause_table(struct tr_snapshot *s, struct tr_cap_table *t, const cha
     tr_snap_save(s, t, NULL);
     unpin(s, t);
     tr_snap_log(TR_OSLOG_ERROR, t, reason);
-    s->cap->control->ops->alarm_set(s->cap->control, "table", t->name, reason, NULL);
+    char subject[140];
+    snprintf(subject, sizeof subject, "%s.%s", t->ns, t->name);
+    s->cap->control->ops->alarm_set(s->cap->control, "table", subject, reason, NULL);
 }
 
 static bool under_way(const struct tr_cap_table *t)

@@ -75,6 +75,8 @@ static int replay_frame(struct tr_log_reader *r, struct tr_cap_table *t, const s
             return tr_err_set(err, TR_FATAL, TR_DOM_CDC, "the log has no definition for the snapshot of table %s.%s", t->ns, t->name);
         tr_schema_unref(t->snap->schema);
         t->snap->schema = tr_schema_ref(s);
+        if (t->n_known == 0)
+            t->known_v[t->n_known++] = (struct tr_cap_schema){.schema = tr_schema_ref(s)}; /* under the number it has */
         *begun = true;
         t->snapshot_id = c->snapshot_id;
         t->begin_version = c->version;

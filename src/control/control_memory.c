@@ -494,8 +494,7 @@ static int schema_put(struct tr_control *c, uint32_t table_id, uint64_t effectiv
     EACH(&s->s, schema, x)
         if (x->table_id == table_id) {
             version = x->version; /* they come in order */
-            if (x->fingerprint == fingerprint)
-                same = x;
+            same = x->fingerprint == fingerprint ? x : NULL; /* the latest decides */
         }
     if (!same) {
         struct schema *x = blob_set(&copy, bytes) < 0 ? NULL : PUSH(&s->s, schema);

@@ -59,7 +59,7 @@ static const char *const migrations[SCHEMA_VERSION] = {
     X(TABLE_LIST, "SELECT " TABLE_COLUMNS " FROM tab WHERE source = ?1 ORDER BY table_id")                                                           \
     X(TABLE_HAS, "SELECT 1 FROM tab WHERE table_id = ?1")                                                                                            \
     X(COUNTER_NEXT, "INSERT INTO counter VALUES(?1, 1) ON CONFLICT DO UPDATE SET value = value + 1 RETURNING value")                                 \
-    X(SCHEMA_LAST, "SELECT max(version), max(CASE fingerprint WHEN ?2 THEN version END) FROM schema WHERE table_id = ?1")                                      \
+    X(SCHEMA_LAST, "SELECT version, CASE fingerprint WHEN ?2 THEN version END FROM schema WHERE table_id = ?1 ORDER BY version DESC LIMIT 1")                                      \
     X(SCHEMA_ADD, "INSERT INTO schema VALUES(?1, ?2, ?3, ?4, ?5)")                                                                                   \
     X(SCHEMA_LIST, "SELECT version, effective_lsn, bytes FROM schema WHERE table_id = ?1 ORDER BY version")                                          \
     X(CHUNK_PUT, "INSERT OR REPLACE INTO chunk VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)")                                                                  \

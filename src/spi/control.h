@@ -149,7 +149,7 @@ struct tr_control_ops {
     int (*snapshot_id_next)(struct tr_control *c, uint64_t *ret, struct tr_err *err);
 
     int (*schema_put)(struct tr_control *c, uint32_t table_id, uint64_t effective_lsn, struct tr_slice bytes, uint64_t fingerprint,
-                      uint32_t *ret_version, struct tr_err *err); /* a fingerprint already known: its version */
+                      uint32_t *ret_version, struct tr_err *err); /* same fingerprint as the latest: its version; one that returns after another is new */
     int (*schema_list)(struct tr_control *c, uint32_t table_id, void (*cb)(void *arg, uint32_t version, uint64_t effective_lsn, struct tr_slice bytes),
                        void *arg, struct tr_err *err);
 

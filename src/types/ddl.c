@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "alloc.h"
 #include "check.h"
@@ -235,6 +236,8 @@ int tr_want_new(enum tr_dialect d, enum tr_table_kind kind, const struct tr_sche
         bool mirror = kind != TR_TABLE_LOG;
         if (rc < 0 || !t || add(&w, c->name, t, mirror ? c->key_pos : 0, mirror ? c->fill_default : NULL, mirror && !c->fill_default && (c->has_default || c->not_null)) < 0)
             rc = nomem(err);
+        else
+            w.columns[w.n - 1].source_pos = c->source_pos;
     }
     tr_buf_done(&type);
     if (rc >= 0 && kind != TR_TABLE_LOG)
@@ -387,6 +390,8 @@ int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, stru
             return nomem(err);
         if (h && h->key_pos != c->key_pos)
             return refuse(p, "the key of table %s changed at column %s" CURE, w->name, c->name);
+        if (h && !older && w->kind != TR_TABLE_LOG && h->source_pos && c->source_pos && h->source_pos != c->source_pos)
+            return refuse(p, "column %s of table %s was dropped and added again: its old values are gone at the source" CURE, c->name, w->name);
         if (h && strcasecmp(h->type, c->type) != 0)
             return refuse(p, "column %s of table %s changed its type from %s to %s" CURE, c->name, w->name, h->type, c->type);
     }
@@ -410,6 +415,34 @@ void tr_sql_derived(const char *name, const char *suffix, char out[TR_SQL_NAME_M
     memcpy(out, name, keep);
     memcpy(out + keep, hash, 9);
     memcpy(out + keep + 9, suffix, k + 1);
+}
+
+/* "length:name=position;" per column */
+int tr_positions_put(const struct tr_want *w, struct tr_buf *out)
+{
+    int rc = TR_OK;
+    for (uint32_t i = 0; i < w->n && rc >= 0; i++)
+        if (w->columns[i].source_pos)
+            rc = tr_buf_printf(out, "%zu:%s=%d;", strlen(w->columns[i].name), w->columns[i].name, w->columns[i].source_pos);
+    return rc;
+}
+
+void tr_positions_get(const char *text, struct tr_table_desc *io)
+{
+    while (*text) {
+        char *end;
+        size_t n = strtoul(text, &end, 10);
+        if (*end != ':' || strlen(end + 1) < n + 1 || end[1 + n] != '=')
+            return;
+        const char *name = end + 1;
+        long pos = strtol(name + n + 1, &end, 10);
+        for (uint32_t i = 0; i < io->n_columns; i++)
+            if (strlen(io->columns[i].name) == n && !memcmp(io->columns[i].name, name, n))
+                io->columns[i].source_pos = (int16_t)pos;
+        if (*end != ';')
+            return;
+        text = end + 1;
+    }
 }
 
 static int put_view_name(const struct tr_want *w, struct tr_buf *q)

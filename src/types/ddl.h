@@ -31,6 +31,7 @@ struct tr_want_column {
     char *name, *type;
     char *fill;                /* constant for rows that are there when the column is added; NULL: none */
     uint16_t key_pos;
+    int16_t source_pos;        /* the source's own number: tells a column that was dropped and added again */
     bool unfillable;           /* rows that are there may hold values nobody told us */
 };
 
@@ -60,6 +61,9 @@ void tr_sql_derived(const char *name, const char *suffix, char out[TR_SQL_NAME_M
 /* create or evolve; a plan without steps: it fits as it is. A definition older than the one the table was fitted to (changes delivered again
  * after a restart) asks for nothing and only needs its columns to be there. */
 int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *ret, struct tr_err *err);
+/* The source positions of a table's columns as a text to be kept beside it, and back. */
+int tr_positions_put(const struct tr_want *w, struct tr_buf *out);
+void tr_positions_get(const char *text, struct tr_table_desc *io);
 /* Makes (again) the view over a soft mirror. */
 int tr_plan_view(const struct tr_want *w, struct tr_plan *io, struct tr_err *err);
 /* The shadow takes the mirror's name, the old mirror and its view go, the view is made anew. mirror: the wanted mirror under its real name. */

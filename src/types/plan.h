@@ -17,6 +17,7 @@ struct tr_desc_column {
     char *type;       /* as the sink spells it */
     bool not_null;
     uint16_t key_pos; /* 1-based, 0: not in the primary key */
+    int16_t source_pos; /* of the source column it was made for; 0: unknown */
 };
 
 struct tr_table_desc {

@@ -281,14 +281,14 @@ tables(struct bed *b)
 	assert_int_equal(version, 2);
 	OK(o->schema_put(b->c, 2, 12, tr_slice_str("x"), 5, &version, &err));
 	assert_int_equal(version, 1);
-	OK(o->schema_put(b->c, 1, 13, tr_slice_str("one"), 111, &version, &err)); /* known: its version, however old */
-	assert_int_equal(version, 1);
+	OK(o->schema_put(b->c, 1, 13, tr_slice_str("one"), 111, &version, &err)); /* back again after another: new */
+	assert_int_equal(version, 3);
 	assert_int_equal(o->schema_put(b->c, 77, 13, tr_slice_str("one"), 111, &version, &err), TR_REJECT);
 	bed_reopen(b);
 	o = b->c->ops;
 	memset(&seen, 0, sizeof seen);
 	OK(o->schema_list(b->c, 1, see_schema, &seen, &err));
-	assert_string_equal(seen.text, "1@10=one 2@12=two ");
+	assert_string_equal(seen.text, "1@10=one 2@12=two 3@13=one ");
 }
 
 static void

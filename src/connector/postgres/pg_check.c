@@ -92,7 +92,7 @@ static int check_server(struct doctor *d)
         say(d, TR_FINDING_ERROR, "replication_role", user, "user %s may not replicate => ALTER ROLE \"%s\" REPLICATION", user, user);
     else
         say(d, TR_FINDING_OK, "replication_role", user, "user %s may replicate", user);
-    if (!tr_pg_bool(r, 0, 9))
+    if (!tr_pg_bool(r, 0, 9) && d->s->o->create)
         say(d, TR_FINDING_WARN, "create_privilege", user, "user %s may not create schemas or publications in this database => GRANT CREATE ON DATABASE ... TO \"%s\", or create the publication and the heartbeat table by hand", user, user);
     if (!strcmp(tr_pg_val(r, 0, 6), "-1"))
         say(d, TR_FINDING_NOTE, "max_slot_wal_keep_size", "server", "WAL kept for a slot is unbounded: while tailrace is down the server's disk fills => set max_slot_wal_keep_size, and alarm on tailrace's headroom");

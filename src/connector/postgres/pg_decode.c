@@ -9,7 +9,6 @@
  */
 #include "alloc.h"
 #include "check.h"
-#include "hash.h"
 #include "pg_stream_internal.h"
 
 int tr_pg_decode_release_output(struct pg_stream *s)
@@ -49,12 +48,6 @@ void tr_pg_decode_reset(struct pg_stream *s)
     s->item_mem = NULL;
     s->item.set = false;
     s->described = tr_schema_unref(s->described);
-    size_t it = 0;
-    uint64_t oid, v;
-    while (tr_u64map_next(&s->rels, &it, &oid, &v)) { /* a new walsender sends every Relation again */
-        struct pg_rel *r = (struct pg_rel *)(uintptr_t)v;
-        r->hash = 0;
-    }
 }
 
 static int nomem(struct tr_err *err)
@@ -205,15 +198,17 @@ static int truncate_(struct pg_stream *s, const struct tr_pg_msg *m, struct tr_e
     return TR_OK;
 }
 
+/* The catalog is asked at every Relation message, also one that says what the last one said: the server sends it when something about the
+ * table changed, and the message itself cannot tell a column that was dropped and added again. */
 static int relation(struct pg_stream *s, const struct tr_pg_msg *m, struct tr_err *err)
 {
-    struct tr_slice body = s->item.in_stream ? tr_slice_sub(s->item.msg, 5, s->item.msg.n) : tr_slice_sub(s->item.msg, 1, s->item.msg.n);
-    uint64_t hash = tr_hash64(body.p, body.n) | 1;
-    struct pg_rel *r = tr_u64map_get_ptr(&s->rels, m->u.relation.oid);
-    if (r && r->hash == hash)
-        return TR_OK;
     if (!s->described)
         return TR_NOT_READY;
+    struct pg_rel *r = tr_u64map_get_ptr(&s->rels, m->u.relation.oid);
+    if (r && r->schema && r->schema->fingerprint == s->described->fingerprint) {
+        s->described = tr_schema_unref(s->described);
+        return TR_OK;
+    }
     if (!r) {
         r = tr_calloc(1, sizeof *r);
         if (!r || tr_u64map_put_ptr(&s->rels, m->u.relation.oid, r) < 0) {
@@ -233,7 +228,6 @@ static int relation(struct pg_stream *s, const struct tr_pg_msg *m, struct tr_er
         s->retired[s->n_retired++] = r->schema;
     }
     r->schema = s->described;
-    r->hash = hash;
     s->described = NULL;
     return TR_OK;
 }

@@ -52,7 +52,8 @@ static int make_meta(struct pg_sink *s, struct tr_pgconn *c, int64_t deadline_ns
     tr_quote_ident(&q, tr_slice_str(s->o->meta_schema));
     tr_buf_append_str(&q, "; CREATE TABLE IF NOT EXISTS ");
     meta_name(s, "_tailrace_tables", &q);
-    tr_buf_append_str(&q, " (ns text, name text, source text NOT NULL, kind text NOT NULL, snapshot_id bigint NOT NULL, schema_version bigint NOT NULL, PRIMARY KEY (ns, name)); CREATE TABLE IF NOT EXISTS ");
+    tr_buf_append_str(&q, " (ns text, name text, source text NOT NULL, kind text NOT NULL, snapshot_id bigint NOT NULL, schema_version bigint NOT NULL, positions text NOT NULL,"
+                           " PRIMARY KEY (ns, name)); CREATE TABLE IF NOT EXISTS ");
     meta_name(s, "_tailrace_lease", &q);
     tr_buf_append_str(&q, " (sink text PRIMARY KEY, token bigint NOT NULL); COMMIT");
     rc = tr_pg_script(c, cstr(&q), deadline_ns, err);
@@ -115,11 +116,12 @@ struct note {
     uint32_t schema_version;
 };
 
-static int find(struct pg_sink *s, const char *ns, const char *name, struct note *ret, int64_t deadline_ns, struct tr_err *err)
+/* positions: may be NULL. */
+static int find(struct pg_sink *s, const char *ns, const char *name, struct note *ret, struct tr_table_desc *positions, int64_t deadline_ns, struct tr_err *err)
 {
     struct tr_buf q;
     tr_buf_init(&q);
-    tr_buf_append_str(&q, "SELECT source, kind, snapshot_id, schema_version FROM ");
+    tr_buf_append_str(&q, "SELECT source, kind, snapshot_id, schema_version, positions FROM ");
     meta_name(s, "_tailrace_tables", &q);
     tr_buf_append_str(&q, " WHERE ns = $1 AND name = $2");
     const char *v[] = {ns, name};
@@ -134,13 +136,15 @@ static int find(struct pg_sink *s, const char *ns, const char *name, struct note
         snprintf(ret->kind, sizeof ret->kind, "%s", tr_pg_val(r, 0, 1));
         ret->snapshot_id = strtoull(tr_pg_val(r, 0, 2), NULL, 10);
         ret->schema_version = (uint32_t)strtoul(tr_pg_val(r, 0, 3), NULL, 10);
+        if (positions)
+            tr_positions_get(tr_pg_val(r, 0, 4), positions);
     }
     PQclear(r);
     return rc;
 }
 
-static int note(struct pg_sink *s, const char *ns, const char *name, const char *source, const char *kind, uint64_t snapshot_id, uint32_t schema_version, int64_t deadline_ns,
-                struct tr_err *err)
+static int note(struct pg_sink *s, const char *ns, const char *name, const char *source, const char *kind, uint64_t snapshot_id, uint32_t schema_version, const char *positions,
+                int64_t deadline_ns, struct tr_err *err)
 {
     struct tr_buf q;
     tr_buf_init(&q);
@@ -149,10 +153,10 @@ static int note(struct pg_sink *s, const char *ns, const char *name, const char 
     snprintf(id, sizeof id, "%llu", (unsigned long long)snapshot_id);
     tr_buf_append_str(&q, "INSERT INTO ");
     meta_name(s, "_tailrace_tables", &q);
-    tr_buf_append_str(&q, " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (ns, name) DO UPDATE SET source = excluded.source, kind = excluded.kind,"
-                           " snapshot_id = excluded.snapshot_id, schema_version = excluded.schema_version");
-    const char *v[] = {ns, name, source, kind, id, version};
-    int rc = tr_pg_exec(&s->conn, cstr(&q), 6, v, deadline_ns, NULL, err);
+    tr_buf_append_str(&q, " AS t VALUES ($1, $2, $3, $4, $5, $6, coalesce($7, '')) ON CONFLICT (ns, name) DO UPDATE SET source = excluded.source, kind = excluded.kind,"
+                           " snapshot_id = excluded.snapshot_id, schema_version = excluded.schema_version, positions = coalesce($7, t.positions)");
+    const char *v[] = {ns, name, source, kind, id, version, positions};
+    int rc = tr_pg_exec(&s->conn, cstr(&q), 7, v, deadline_ns, NULL, err);
     tr_buf_done(&q);
     return rc;
 }
@@ -196,7 +200,7 @@ static int describe(struct pg_sink *s, const char *ns, const char *name, struct 
     PQclear(r);
     struct note n;
     if (rc >= 0)
-        rc = find(s, ns, name, &n, deadline_ns, err);
+        rc = find(s, ns, name, &n, ret, deadline_ns, err);
     ret->ours = rc == TR_OK;
     ret->snapshot_id = ret->ours ? n.snapshot_id : 0;
     ret->schema_version = ret->ours ? n.schema_version : 0;
@@ -251,7 +255,7 @@ static int make_schema(struct pg_sink *s, const char *ns, int64_t deadline_ns, s
 static int drop_old_build(struct pg_sink *s, const char *ns, const char *name, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
 {
     struct note n;
-    int rc = find(s, ns, name, &n, deadline_ns, err);
+    int rc = find(s, ns, name, &n, NULL, deadline_ns, err);
     if (rc != TR_OK || n.snapshot_id == snapshot_id)
         return rc < 0 ? rc : TR_OK;
     struct tr_plan p = {0};
@@ -275,7 +279,7 @@ static int make_table(struct pg_sink *s, const struct tr_schema *sc, enum tr_tar
     if (rc >= 0)
         rc = make_schema(s, ns, deadline_ns, err);
     if (rc >= 0)
-        rc = find(s, ns, name, &n, deadline_ns, err);
+        rc = find(s, ns, name, &n, NULL, deadline_ns, err);
     bool noted = rc == TR_OK;
     if (noted && strcmp(n.source, source) != 0)
         rc = tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: table %s.%s mirrors %s already; %s would need the same name", s->what, ns, name, n.source, source);
@@ -295,8 +299,13 @@ static int make_table(struct pg_sink *s, const struct tr_schema *sc, enum tr_tar
     if (rc >= 0)
         rc = run_plan(s, &p, deadline_ns, err);
     uint32_t newest = TR_MAX(sc->version, have.schema_version);
+    struct tr_buf pos = {0};
+    bool newer = sc->version >= have.schema_version;
+    if (rc >= 0 && newer && tr_positions_put(&w, &pos) < 0)
+        rc = tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for table %s", name);
     if (rc >= 0 && (changed || newest != have.schema_version))
-        rc = note(s, ns, name, source, kind_name(v), v == TR_TARGET_SHADOW ? snapshot_id : have.snapshot_id, newest, deadline_ns, err);
+        rc = note(s, ns, name, source, kind_name(v), v == TR_TARGET_SHADOW ? snapshot_id : have.snapshot_id, newest, newer ? tr_buf_cstr(&pos) : NULL, deadline_ns, err);
+    tr_buf_done(&pos);
     tr_plan_done(&p);
     tr_table_desc_done(&have);
     tr_want_done(&w);
@@ -367,6 +376,19 @@ static int rename_key(struct pg_sink *s, const char *ns, const char *name, int64
     return rc;
 }
 
+static int renamed(struct pg_sink *s, const char *ns, const char *shadow, const char *mirror, int64_t deadline_ns, struct tr_err *err)
+{
+    struct tr_buf q;
+    tr_buf_init(&q);
+    tr_buf_append_str(&q, "UPDATE ");
+    meta_name(s, "_tailrace_tables", &q);
+    tr_buf_append_str(&q, " SET name = $3, kind = 'mirror' WHERE ns = $1 AND name = $2");
+    const char *v[] = {ns, shadow, mirror};
+    int rc = tr_pg_exec(&s->conn, cstr(&q), 3, v, deadline_ns, NULL, err);
+    tr_buf_done(&q);
+    return rc;
+}
+
 static int swap_in(struct pg_sink *s, const struct tr_schema *sc, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
 {
     char ns[64], mirror[64], shadow[64], source[200];
@@ -376,9 +398,9 @@ static int swap_in(struct pg_sink *s, const struct tr_schema *sc, uint64_t snaps
     variant_name(s, sc, TR_TARGET_MIRROR, ns, mirror);
     snprintf(source, sizeof source, "%.64s.%.64s", sc->ns, sc->name);
     /* The build first: one that was made again, because a crash came between its swap and the note of it, is ahead of the mirror. */
-    int rc = find(s, ns, shadow, &n, deadline_ns, err);
+    int rc = find(s, ns, shadow, &n, NULL, deadline_ns, err);
     if (rc == 1) {
-        rc = find(s, ns, mirror, &n, deadline_ns, err);
+        rc = find(s, ns, mirror, &n, NULL, deadline_ns, err);
         if (rc == TR_OK && n.snapshot_id == snapshot_id)
             return TR_OK;
         rc = rc < 0 ? rc : 1;
@@ -402,9 +424,9 @@ static int swap_in(struct pg_sink *s, const struct tr_schema *sc, uint64_t snaps
     if (rc >= 0)
         rc = rename_key(s, ns, mirror, deadline_ns, err);
     if (rc >= 0)
-        rc = forget(s, ns, shadow, deadline_ns, err);
+        rc = forget(s, ns, mirror, deadline_ns, err);
     if (rc >= 0)
-        rc = note(s, ns, mirror, source, "mirror", snapshot_id, n.schema_version, deadline_ns, err);
+        rc = renamed(s, ns, shadow, mirror, deadline_ns, err);
     tr_plan_done(&p);
     tr_want_done(&w);
     tr_table_desc_done(&there);

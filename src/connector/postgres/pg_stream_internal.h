@@ -25,7 +25,6 @@ struct pg_item {
 
 struct pg_rel {
     struct tr_schema *schema;
-    uint64_t hash;   /* of the Relation message */
 };
 
 enum pg_state { PG_DOWN, PG_CONNECTING, PG_IDENTIFYING, PG_ASKING_SLOT, PG_STARTING, PG_STREAMING };

@@ -214,7 +214,7 @@ static int check_lease(struct pg_writer *w, int64_t deadline_ns, struct tr_err *
         return rc;
     bool fenced = strtoull(tr_pg_val(r, 0, 0), NULL, 10) > w->sink->lease_token;
     PQclear(r);
-    return fenced ? tr_err_set(err, TR_FENCED, TR_DOM_SINK, "%s: a process with a newer lease has written here; this one must stop", w->conn.what) : TR_OK;
+    return fenced ? tr_err_set(err, TR_FENCED, TR_DOM_SINK, "%s: a process with a newer lease has written here, so this one must stop; if the state directory was restored from a backup, see docs/operations.md, Backup", w->conn.what) : TR_OK;
 }
 
 /* Out of pipeline mode with nothing outstanding; a connection that cannot be brought there is closed. */

@@ -80,7 +80,7 @@ int tr_sqlite_open(struct tr_sqlite_db *d, int64_t deadline_ns, struct tr_err *e
     if (rc >= 0)
         rc = tr_sqlite_exec(d,
                             "CREATE TABLE IF NOT EXISTS _tailrace_tables (name TEXT PRIMARY KEY, source TEXT NOT NULL, kind TEXT NOT NULL, snapshot_id INTEGER NOT NULL,"
-                            " schema_version INTEGER NOT NULL);"
+                            " schema_version INTEGER NOT NULL, positions TEXT NOT NULL);"
                             "CREATE TABLE IF NOT EXISTS _tailrace_lease (id INTEGER PRIMARY KEY CHECK (id = 1), token INTEGER NOT NULL);"
                             "INSERT OR IGNORE INTO _tailrace_lease VALUES (1, 0)",
                             deadline_ns, err);
@@ -106,21 +106,34 @@ static sqlite3_stmt *prepare(struct tr_sqlite_db *d, const char *sql)
     return sqlite3_prepare_v2(d->db, sql, -1, &s, NULL) == SQLITE_OK ? s : NULL;
 }
 
-int tr_sqlite_note(struct tr_sqlite_db *d, const char *name, const struct tr_sqlite_note *n, struct tr_err *err)
+static int run(struct tr_sqlite_db *d, const char *sql, const char *doing, const char *const *texts, int n_texts, const int64_t *numbers, int n_numbers, struct tr_err *err)
 {
-    sqlite3_stmt *s = prepare(d, "INSERT OR REPLACE INTO _tailrace_tables VALUES (?1, ?2, ?3, ?4, ?5)");
+    sqlite3_stmt *s = prepare(d, sql);
     bool ok = s;
-    if (ok) {
-        sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
-        sqlite3_bind_text(s, 2, n->source, -1, SQLITE_STATIC);
-        sqlite3_bind_text(s, 3, n->kind, -1, SQLITE_STATIC);
-        sqlite3_bind_int64(s, 4, (sqlite3_int64)n->snapshot_id);
-        sqlite3_bind_int64(s, 5, n->schema_version);
-        ok = sqlite3_step(s) == SQLITE_DONE;
-    }
-    int rc = ok ? TR_OK : tr_sqlite_error(d, "noting a table", err);
+    for (int i = 0; ok && i < n_texts; i++)
+        sqlite3_bind_text(s, i + 1, texts[i], -1, SQLITE_STATIC);
+    for (int i = 0; ok && i < n_numbers; i++)
+        sqlite3_bind_int64(s, n_texts + i + 1, numbers[i]);
+    ok = ok && sqlite3_step(s) == SQLITE_DONE;
+    int rc = ok ? TR_OK : tr_sqlite_error(d, doing, err);
     sqlite3_finalize(s);
     return rc;
+}
+
+int tr_sqlite_note(struct tr_sqlite_db *d, const char *name, const struct tr_sqlite_note *n, const char *positions, struct tr_err *err)
+{
+    const char *texts[] = {name, n->source, n->kind, positions};
+    int64_t numbers[] = {(int64_t)n->snapshot_id, n->schema_version};
+    return run(d,
+               "INSERT OR REPLACE INTO _tailrace_tables VALUES (?1, ?2, ?3, ?5, ?6,"
+               " coalesce(?4, (SELECT positions FROM _tailrace_tables WHERE name = ?1), ''))",
+               "noting a table", texts, 4, numbers, 2, err);
+}
+
+int tr_sqlite_rename(struct tr_sqlite_db *d, const char *from, const char *to, const char *kind, struct tr_err *err)
+{
+    const char *texts[] = {from, to, kind};
+    return run(d, "UPDATE OR REPLACE _tailrace_tables SET name = ?2, kind = ?3 WHERE name = ?1", "noting a table", texts, 3, NULL, 0, err);
 }
 
 int tr_sqlite_find(struct tr_sqlite_db *d, const char *name, struct tr_sqlite_note *ret, struct tr_err *err)
@@ -147,13 +160,20 @@ int tr_sqlite_find(struct tr_sqlite_db *d, const char *name, struct tr_sqlite_no
 
 int tr_sqlite_forget(struct tr_sqlite_db *d, const char *name, struct tr_err *err)
 {
-    sqlite3_stmt *s = prepare(d, "DELETE FROM _tailrace_tables WHERE name = ?1");
-    bool ok = s;
-    if (ok) {
+    return run(d, "DELETE FROM _tailrace_tables WHERE name = ?1", "forgetting a table", &name, 1, NULL, 0, err);
+}
+
+static int positions(struct tr_sqlite_db *d, const char *name, struct tr_table_desc *io, struct tr_err *err)
+{
+    sqlite3_stmt *s = prepare(d, "SELECT positions FROM _tailrace_tables WHERE name = ?1");
+    int step = SQLITE_ERROR;
+    if (s) {
         sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
-        ok = sqlite3_step(s) == SQLITE_DONE;
+        step = sqlite3_step(s);
     }
-    int rc = ok ? TR_OK : tr_sqlite_error(d, "forgetting a table", err);
+    if (step == SQLITE_ROW)
+        tr_positions_get((const char *)sqlite3_column_text(s, 0), io);
+    int rc = step == SQLITE_ROW || step == SQLITE_DONE ? TR_OK : tr_sqlite_error(d, "describing a table", err);
     sqlite3_finalize(s);
     return rc;
 }
@@ -189,5 +209,7 @@ int tr_sqlite_describe(struct tr_sqlite_db *d, const char *name, struct tr_table
     ret->ours = rc == TR_OK;
     ret->snapshot_id = ret->ours ? n.snapshot_id : 0;
     ret->schema_version = ret->ours ? n.schema_version : 0;
+    if (ret->ours)
+        rc = positions(d, name, ret, err);
     return rc < 0 ? rc : TR_OK;
 }

@@ -1,7 +1,7 @@
 /*
  * sqlite_db.h: a SQLite connection whose calls have a deadline, and the bookkeeping tables every mirror database carries:
  *
- *   _tailrace_tables (name, source, kind, snapshot_id, schema_version)   which tables are ours, what they mirror, which build they are and
+ *   _tailrace_tables (name, source, kind, snapshot_id, schema_version, positions)   which tables are ours, what they mirror, which build they are and
  *                                                        the newest definition they were fitted to
  *   _tailrace_lease  (token)                             the highest lease token that has written here
  *
@@ -38,7 +38,9 @@ struct tr_sqlite_note {
     uint64_t snapshot_id;
     uint32_t schema_version;
 };
-int tr_sqlite_note(struct tr_sqlite_db *d, const char *name, const struct tr_sqlite_note *n, struct tr_err *err);
+/* positions: tr_positions_put; NULL keeps what is noted. */
+int tr_sqlite_note(struct tr_sqlite_db *d, const char *name, const struct tr_sqlite_note *n, const char *positions, struct tr_err *err);
+int tr_sqlite_rename(struct tr_sqlite_db *d, const char *from, const char *to, const char *kind, struct tr_err *err); /* replaces the note of to */
 int tr_sqlite_find(struct tr_sqlite_db *d, const char *name, struct tr_sqlite_note *ret, struct tr_err *err);
 int tr_sqlite_forget(struct tr_sqlite_db *d, const char *name, struct tr_err *err);
 int tr_sqlite_describe(struct tr_sqlite_db *d, const char *name, struct tr_table_desc *ret, struct tr_err *err);

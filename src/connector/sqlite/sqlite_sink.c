@@ -129,8 +129,13 @@ static int make_table(struct sqlite_sink *s, const struct tr_schema *sc, enum tr
     struct tr_sqlite_note n = {.snapshot_id = v == TR_TARGET_SHADOW ? snapshot_id : have.snapshot_id, .schema_version = TR_MAX(sc->version, have.schema_version)};
     snprintf(n.source, sizeof n.source, "%s", source);
     snprintf(n.kind, sizeof n.kind, "%s", kind_name(v));
+    struct tr_buf pos = {0};
+    bool newer = sc->version >= have.schema_version;
+    if (rc >= 0 && newer && tr_positions_put(&w, &pos) < 0)
+        rc = tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for table %s", name);
     if (rc >= 0 && (changed || n.schema_version != have.schema_version))
-        rc = tr_sqlite_note(&s->db, name, &n, err);
+        rc = tr_sqlite_note(&s->db, name, &n, newer ? tr_buf_cstr(&pos) : NULL, err);
+    tr_buf_done(&pos);
     tr_plan_done(&p);
     tr_table_desc_done(&have);
     tr_want_done(&w);
@@ -206,10 +211,7 @@ static int swap_in(struct sqlite_sink *s, const struct tr_schema *sc, uint64_t s
     if (rc >= 0)
         rc = run_plan(s, &p, deadline_ns, err);
     if (rc >= 0)
-        rc = tr_sqlite_forget(&s->db, shadow, err);
-    snprintf(n.kind, sizeof n.kind, "mirror");
-    if (rc >= 0)
-        rc = tr_sqlite_note(&s->db, mirror, &n, err);
+        rc = tr_sqlite_rename(&s->db, shadow, mirror, "mirror", err);
     tr_plan_done(&p);
     tr_want_done(&w);
     tr_table_desc_done(&there);

@@ -162,7 +162,7 @@ static int check_lease(struct sqlite_writer *w, struct tr_err *err)
     if (!ok)
         return tr_sqlite_error(&w->db, "checking the lease", err);
     if (token > ours)
-        return tr_err_set(err, TR_FENCED, TR_DOM_SINK, "%s: a process with a newer lease has written here; this one must stop", w->db.what);
+        return tr_err_set(err, TR_FENCED, TR_DOM_SINK, "%s: a process with a newer lease has written here, so this one must stop; if the state directory was restored from a backup, see docs/operations.md, Backup", w->db.what);
     if (token == ours)
         return TR_OK;
     char sql[80];
