@@ -138,6 +138,17 @@ static int begin_snapshot(struct apply_chain *h, struct ap_table *t, const struc
         t->shadow.target = NULL;
         tr_out_unbind(h->out, t->table_id, TR_TARGET_SHADOW);
     }
+    if (t->log_stuck) {
+        struct tr_err gap;
+        tr_err_set(&gap, TR_REJECT, TR_DOM_CDC, "the changelog of %s lacks the changes from offset %llu to %llu, which it refused; the new snapshot does not bring them back", t->name,
+                   (unsigned long long)t->rec.pause_offset, (unsigned long long)f->offset);
+        log_table(TR_OSLOG_ERROR, h, t, gap.msg);
+        struct tr_control *ctl = h->ap->cfg.control;
+        char subject[160];
+        snprintf(subject, sizeof subject, "%.60s/%.90s", h->ap->cfg.name, t->name);
+        ctl->ops->alarm_set(ctl, "changelog", subject, gap.msg, NULL);
+        t->log_stuck = false;
+    }
     tr_mutex_lock(&h->ap->lock);
     t->rec.snapshot_id = f->change.snapshot_id;
     t->rec.begin_offset = t->rec.catchup_offset = f->offset;
@@ -217,8 +228,14 @@ static int target(struct apply_chain *h, struct ap_table *t, const struct tr_sch
         return TR_OK;
     }
     int rc = tr_out_bind(h->out, s, variant, snapshot_id, ret, err);
+    if (rc == TR_REJECT && variant == TR_TARGET_CHANGELOG)
+        t->log_stuck = true;
     if (rc == TR_REJECT) {
-        pause_table(h, t, offset, err);
+        if (variant != TR_TARGET_CHANGELOG || t->state == TR_ST_LIVE)
+            pause_table(h, t, offset, err);
+        else
+            log_table(TR_OSLOG_ERROR, h, t, err->msg);
+        *ret = NULL;
         return 1;
     }
     if (rc < 0)
@@ -329,17 +346,21 @@ static int row(struct apply_chain *h, const struct tr_payloads *in, const struct
         to_mirror = false;
     if (!c && t->state == TR_ST_LIVE && f->offset < t->rec.begin_offset) /* delivered again, and the build has it */
         to_mirror = false;
-    bool to_changelog = t->changelog && f->change.op != TR_OP_READ && (c ? c->relive : t->state != TR_ST_PAUSED);
+    bool to_changelog = t->changelog && !t->log_stuck && f->change.op != TR_OP_READ && (!c || c->relive); /* also while the mirror is paused */
     if (!to_shadow && !to_mirror && !to_changelog)
         return TR_OK;
     struct tr_target *shadow = NULL, *mirror = NULL, *log = NULL;
     int rc = to_shadow ? target(h, t, s, TR_TARGET_SHADOW, c->snapshot_id, f->offset, &shadow, err) : TR_OK;
     if (rc == TR_OK && to_mirror && !t->no_key)
         rc = target(h, t, s, TR_TARGET_MIRROR, 0, f->offset, &mirror, err);
-    if (rc == TR_OK && to_changelog)
-        rc = target(h, t, s, TR_TARGET_CHANGELOG, 0, f->offset, &log, err);
-    if (rc != TR_OK)
-        return rc == 1 ? TR_OK : rc;
+    if (rc >= 0 && to_changelog) {
+        int l = target(h, t, s, TR_TARGET_CHANGELOG, 0, f->offset, &log, err);
+        rc = l < 0 ? l : rc;
+    }
+    if (rc < 0 || (rc == 1 && !log))
+        return rc < 0 ? rc : TR_OK;
+    if (rc == 1) /* paused at this row: its history goes on */
+        shadow = mirror = NULL;
     if (to_shadow && (!c->schema || c->schema->version != s->version)) {
         tr_schema_unref(c->schema);
         c->schema = tr_schema_ref(s);
@@ -452,6 +473,7 @@ static int look_around(struct apply_chain *h, bool *ret_hold, struct tr_err *err
         tr_mutex_unlock(&ap->lock);
         if (resume) {
             log_table(TR_OSLOG_INFO, h, resume, "resumed");
+            resume->log_stuck = false;
             rc = catch_up(h, resume, resume->rec.relive ? TR_ST_CATCHING_UP : TR_ST_LOADING, err);
             if (rc < 0)
                 return rc;

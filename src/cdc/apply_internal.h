@@ -67,6 +67,7 @@ struct ap_table {
         struct tr_target *target;
     } mirror, changelog_target, shadow;
     bool no_key;
+    bool log_stuck;               /* the changelog refuses what comes: nothing goes there until the table is resumed */
     bool shadow_rows;             /* rows for a shadow may still be on their way to the sink */
 
     /* shared */

@@ -28,7 +28,7 @@ static int remove_dir(void **state)
     return rmdir(dir); /* which also shows that nothing was left in it */
 }
 
-static void add(struct tr_pg_txbuf *b, uint32_t xid, uint32_t subxid, uint64_t lsn, const char *fmt, ...)
+__attribute__((format(printf, 5, 6))) static void add(struct tr_pg_txbuf *b, uint32_t xid, uint32_t subxid, uint64_t lsn, const char *fmt, ...)
 {
     static char text[70000];
     struct tr_err err;
