@@ -70,7 +70,7 @@ static void interleaved(void **state)
     add(&b, 8, 8, 2, "b");
     add(&b, 7, 70, 3, "c");
     add(&b, 7, 71, 4, "d");
-    add(&b, 8, 8, 5, "");
+    add(&b, 8, 8, 5, "%s", "");
     add(&b, 7, 70, 6, "e");
     tr_pg_txbuf_abort(&b, 7, 70);
     add(&b, 7, 72, 7, "f");
