@@ -125,7 +125,7 @@ static int check_sink(const struct tr_pipeline_def *d, const struct tr_pipeline_
     if (t->record_bytes_max > UINT32_MAX / 2 || t->chunk_bytes > UINT32_MAX / 4)
         REFUSE("sink %s: record_bytes_max is at most 2 GiB and chunk_bytes at most 1 GiB", n);
     if (t->record_bytes_max > d->tuning.max_inflight_bytes)
-        REFUSE("sink %s: record_bytes_max %llu exceeds max_inflight_bytes %llu: such a row could never be in flight", n, (unsigned long long)t->record_bytes_max,
+        REFUSE("sink %s: record_bytes_max %llu exceeds max_inflight %llu: such a row could never be in flight", n, (unsigned long long)t->record_bytes_max,
                (unsigned long long)d->tuning.max_inflight_bytes);
     if (s->sink->shards == 0 || s->sink->shards > 1024 || s->sink->n_endpoints == 0)
         REFUSE("sink %s: it has %u shards and %u endpoints; both must be at least 1", n, s->sink->shards, s->sink->n_endpoints);
@@ -144,7 +144,7 @@ static int check(const struct tr_pipeline_def *d, struct tr_err *err)
     if (t->threads == 0 || t->threads > 1024)
         REFUSE("pipeline %s: threads must be 1 to 1024", d->name);
     if (t->poll_max == 0 || t->max_inflight_bytes == 0)
-        REFUSE("pipeline %s: poll_max and max_inflight_bytes must not be 0", d->name);
+        REFUSE("pipeline %s: poll_max and max_inflight must not be 0", d->name);
     if (!(t->low_ratio > 0 && t->low_ratio < t->high_ratio && t->high_ratio <= 1))
         REFUSE("pipeline %s: 0 < low_ratio < high_ratio <= 1 does not hold", d->name);
     if (t->commit_interval_ns < 0 || t->stalled_fail_after_ns <= 0 || t->drain_timeout_ns <= 0 || t->min_pause_ns < 0)
@@ -184,8 +184,8 @@ static void sizing_rule(const struct tr_pipeline *p, char *ret, size_t cap)
     if (have >= 2.0 * (double)need)
         return;
     snprintf(ret, cap,
-             "max_inflight_bytes %s x low_ratio %.2f = %s is less than 2 x %s (%s): a saturated pipeline will pause and resume at min_pause; "
-             "raise max_inflight_bytes to at least %llu bytes or lower batch_bytes_max",
+             "max_inflight %s x low_ratio %.2f = %s is less than 2 x %s (%s): a saturated pipeline will pause and resume at min_pause; "
+             "raise max_inflight to at least %llu bytes or lower batch_bytes_max",
              tr_format_size(p->pool.limit, a), p->def.tuning.low_ratio, tr_format_size((uint64_t)have, b), tr_format_size(need, c), terms,
              (unsigned long long)(2.0 * (double)need / p->def.tuning.low_ratio) + 1);
     (void)d;

@@ -417,7 +417,7 @@ static void publish(struct tr_shard *s, bool popped)
         s->splits_seen = s->batcher.splits;
         if (TR_OSLOG_ONCE_PER(10))
             tr_oslog_fields(TR_OSLOG_WARN, "engine", TR_OSLOG_F({"pipeline", p->name}, {"sink", s->sink->name}),
-                            "a transaction larger than half of max_inflight_bytes is written in parts");
+                            "a transaction larger than half of max_inflight is written in parts");
     }
     tr_gauge_set(s->sink->m_breakers, tr_dispatcher_open_breakers(&s->disp));
 }

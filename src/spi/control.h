@@ -87,7 +87,7 @@ struct tr_ctl_chunk {
     X(LIVE, 3, "live")                                                                                                 \
     X(PAUSED, 4, "paused")           /* see reason; continues at pause_offset */                                       \
     X(GAPPED, 5, "gapped")           /* the log no longer holds what it needs: re-snapshot */                          \
-    X(REFUSED, 6, "refused")         /* this sink cannot hold the table: see reason */
+    X(REFUSED, 6, "refused")         /* reserved: no release has written it */
 
 enum tr_sink_table_state {
 #define X(n, v, t) TR_ST_##n = v,
@@ -162,8 +162,8 @@ struct tr_control_ops {
     int (*sink_table_list)(struct tr_control *c, const char *sink, void (*cb)(void *arg, const struct tr_ctl_sink_table *t), void *arg, struct tr_err *err);
     int (*sink_list)(struct tr_control *c, void (*cb)(void *arg, const char *sink, uint32_t partition, uint64_t offset, int64_t at_us), void *arg, struct tr_err *err);
 
-    /* Requests from operators (token 0 accepted): picked up by the running process, or at its next start. kind: "resume",
-     * "pause", "resnapshot". The audit row is written in the same transaction. */
+    /* Requests from operators (token 0 accepted): picked up by the running process, or at its next start. kind: "resume"
+     * or "resnapshot". The audit row is written in the same transaction. */
     int (*request_put)(struct tr_control *c, const char *actor, const char *kind, const char *scope, const char *table, struct tr_err *err);
     int (*request_take)(struct tr_control *c, char kind[32], char scope[64], char table[160], struct tr_err *err); /* AGAIN: none */
     int (*audit)(struct tr_control *c, const struct tr_ctl_audit *v, struct tr_err *err);

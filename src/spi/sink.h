@@ -33,7 +33,8 @@
  *               shard is durable.
  *   pipelined   submit returns once the peer's client has accepted the bytes (accepted is not durable). AGAIN: the same call
  *               again, it knows how far it came. reap reports {ticket, rc}: OK = all up to ticket durable; RETRY = all from
- *               ticket on again, in order; REJECT = that one. drain: everything submitted is durable or the deadline passed.
+ *               ticket on again, in order; REJECT = that one is bad (and, on an ORDERED sink, all later ones failed with it and
+ *               come again in order). drain: everything submitted is durable or the deadline passed.
  *               abandon: forget everything. interrupt: a blocked call returns soon (any thread).
  *
  * Below a ticket a writer may split, slice and renumber as its wire demands; the batch's bytes and tokens never change.
