@@ -87,6 +87,12 @@ static void mode(void *arg, const char *ns, const char *name, struct tr_apply_ta
         ret->changelog |= tr_glob_table(tr_slice_str(k->changelog.v[i]), n, t);
 }
 
+/* What fits into the budget may be one row: nothing else bounds it but the 32-bit lengths of the row image. */
+static uint64_t largest_row(uint64_t max_inflight)
+{
+    return TR_MIN(max_inflight, (uint64_t)UINT32_MAX / 2);
+}
+
 static int open_unit(struct unit *u, struct tr_err *err)
 {
     struct tr_service *s = u->service;
@@ -99,13 +105,15 @@ static int open_unit(struct unit *u, struct tr_err *err)
     int rc;
     if (u->sink) {
         p.max_inflight_bytes = u->sink->max_inflight_bytes;
+        struct tr_sink_tuning tuning = u->sink->tuning;
+        tuning.record_bytes_max = largest_row(p.max_inflight_bytes);
         struct tr_apply_config a = {.name = u->sink->name,
                                     .sink = u->sink->sink,
                                     .log = c->log,
                                     .control = c->control,
                                     .metrics = c->metrics,
                                     .pipeline = p,
-                                    .tuning = u->sink->tuning,
+                                    .tuning = tuning,
                                     .mode = mode,
                                     .arg = u};
         struct tr_apply_run *run = NULL;
@@ -136,6 +144,7 @@ static int open_unit(struct unit *u, struct tr_err *err)
                                   .pipeline = p};
     tr_sink_tuning_default(&k.sink);
     k.sink.inflight = 1;
+    k.sink.record_bytes_max = largest_row(c->capture_inflight_bytes);
     k.sink.linger_ns = 2 * TR_NS_PER_MS;
     k.sink.chunk_bytes = 256 << 10;
     k.sink.batch_bytes_max = TR_MAX(c->capture_inflight_bytes / 8, 1 << 20);

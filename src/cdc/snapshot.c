@@ -638,7 +638,7 @@ static void see_table(void *arg, const struct tr_cdc_table *d)
         t->ctl.state = TR_TABLE_NEW;
         t->ctl.storage_fingerprint = d->storage_fingerprint;
     } else if (moved && (t->ctl.state == TR_TABLE_LIVE || under_way(t))) {
-        tr_snap_log(TR_OSLOG_WARN, t, "its partitions changed outside the stream (attach, detach, truncate or rewrite of a leaf): taking a new snapshot");
+        tr_snap_log(TR_OSLOG_WARN, t, "another table has its name now, or its partitions changed outside the stream (attach, detach, truncate or rewrite of a leaf): taking a new snapshot");
         t->ctl.storage_fingerprint = d->storage_fingerprint;
         if (under_way(t))
             t->snap->again = true;

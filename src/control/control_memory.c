@@ -272,7 +272,7 @@ static int lease_take(struct tr_control *c, const char *name, const char *holder
     snprintf(l->name, sizeof l->name, "%s", name);
     snprintf(l->holder, sizeof l->holder, "%s", holder);
     if (!ours)
-        l->token++;
+        l->token = TR_MAX(l->token + 1, (uint64_t)tr_wall_us());
     l->expires_us = expiry(ttl_ms);
     *ret_token = l->token;
     return finish(s, TR_OK);

@@ -288,7 +288,7 @@ static int lease_take(struct tr_control *c, const char *name, const char *holder
     if (rc >= 0 && held && !ours)
         rc = tr_control_held(name, was, err);
     if (!ours)
-        token++;
+        token = TR_MAX(token + 1, (uint64_t)tr_wall_us());
     if (rc >= 0)
         rc = run(s, err, S_LEASE_PUT, "ssii", name, holder, token, (uint64_t)expiry(ttl_ms));
     rc = finish(s, rc, err);

@@ -522,9 +522,9 @@ static int refuse_large(struct tr_out *o, const struct tr_change *v, uint32_t n,
         }
     }
     const struct tr_schema *s = v[at].schema;
-    return tr_err_set(err, TR_REJECT, TR_DOM_ENGINE, "table %s.%s: a row of about %llu bytes (most of it in column %s) exceeds record_bytes_max %llu of sink %s",
+    return tr_err_set(err, TR_REJECT, TR_DOM_ENGINE, "table %s.%s: a row of about %llu bytes (most of it in column %s) exceeds the largest row of sink %s, %llu bytes: raise max_inflight",
                       s ? s->ns : "", s ? s->name : "", (unsigned long long)most, s && largest < s->n_columns ? s->columns[largest].name : "?",
-                      (unsigned long long)o->k->t.record_bytes_max, o->k->name);
+                      o->k->name, (unsigned long long)o->k->t.record_bytes_max);
 }
 
 static bool too_large(const struct tr_out *o, const struct tr_change *v, uint32_t n)

@@ -130,7 +130,8 @@ struct tr_ctl_audit {
 
 struct tr_control_ops {
     /* leases: take succeeds when the lease is free, expired or already ours (same holder); else RETRY naming the holder. Expiry is
-     * by the store's own clock. renew: FENCED when lost. */
+     * by the store's own clock. A new holder's token is above the last one and not below the wall clock in µs, so that of two
+     * stores that feed one sink the later taker's is the higher. renew: FENCED when lost. */
     int (*lease_take)(struct tr_control *c, const char *name, const char *holder, int64_t ttl_ms, uint64_t *ret_token, struct tr_err *err);
     int (*lease_renew)(struct tr_control *c, const char *name, uint64_t token, int64_t ttl_ms, struct tr_err *err);
     int (*lease_release)(struct tr_control *c, const char *name, uint64_t token, struct tr_err *err);

@@ -112,7 +112,7 @@ test_two_processes(void **state)
 	a->ops->act_under(a, "s", ta);
 	assert_int_equal(a->ops->snapshot_id_next(a, &id, &err), TR_OK);
 	assert_int_equal(b->ops->lease_take(b, "s", "b", 60000, &tb, &err), TR_OK);
-	assert_int_equal(tb, ta + 1);
+	assert_true(tb > ta);
 	assert_int_equal(a->ops->snapshot_id_next(a, &id, &err), TR_FENCED);
 	b->ops->act_under(b, "s", tb);
 	assert_int_equal(b->ops->snapshot_id_next(b, &id, &err), TR_OK);

@@ -27,7 +27,7 @@
     "        WHERE t.oid = r.typ UNION ALL SELECT x.oid, x.typbasetype, x.typtype, x.typcategory, x.typname"                    \
     "        FROM d JOIN pg_type x ON d.typtype = 'd' AND x.oid = d.typbasetype) SELECT * FROM d WHERE typtype <> 'd') b ON true" \
     " LEFT JOIN pg_collation o ON o.oid = a.attcollation"                                                                      \
-    " LEFT JOIN LATERAL (SELECT string_to_array(i.indkey::text, ' ')::int2[] AS cols FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid"             \
+    " LEFT JOIN LATERAL (SELECT (string_to_array(i.indkey::text, ' ')::int2[])[:i.indnkeyatts] AS cols FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid"             \
     "        AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL AND CASE c.relreplident WHEN 'i'"                  \
     "        THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END LIMIT 1) k ON true"                             \
     " ORDER BY r.pos"
@@ -46,10 +46,10 @@ const char tr_pgschema_sql_relation[] =
     " cols AS (SELECT a.attname::text AS name, a.atttypid AS typ, a.atttypmod AS mod, a.attnum AS pos FROM rel JOIN pg_attribute a"    \
     "   ON a.attrelid = rel.oid AND a.attnum > 0 AND NOT a.attisdropped"
 
-/* attnames knows column lists and which generated columns are sent; a table that is not published yet will be sent whole. */
+/* attnames knows column lists and, from 18 on, which generated columns are sent (before, it may list them: none is); a table that is not published yet will be sent whole. */
 static const char sql_table_15[] =
     TABLE_HEAD "   LEFT JOIN pg_publication_tables p ON p.pubname = $3 AND p.schemaname = $1 AND p.tablename = $2"
-               "   WHERE CASE WHEN p.attnames IS NULL THEN a.attgenerated = '' ELSE a.attname = ANY (p.attnames) END) " TAIL;
+               "   WHERE CASE WHEN p.attnames IS NULL THEN a.attgenerated = '' ELSE a.attname = ANY (p.attnames) AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000) END) " TAIL;
 
 static const char sql_table_13[] = TABLE_HEAD " WHERE a.attgenerated = '' AND $3::text IS NOT NULL) " TAIL;
 

@@ -119,8 +119,8 @@ static const char sql_tables[] =
     "       WHERE t.isleaf) ELSE greatest(c.reltuples, 0) END::bigint,"
     "  8192::bigint * (SELECT coalesce(sum(greatest(k.relpages, 0)), 0) FROM pg_class h JOIN pg_class k ON k.oid IN (h.oid, h.reltoastrelid)"
     "       WHERE h.oid = c.oid OR (c.relkind = 'p' AND h.oid IN (SELECT relid FROM pg_partition_tree(c.oid)))),"
-    "  CASE c.relkind WHEN 'p' THEN (SELECT string_agg(t.relid::oid || ':' || coalesce(pg_relation_filenode(t.relid), 0), ',' ORDER BY t.relid::oid)"
-    "       FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END"
+    "  c.oid || coalesce('=' || CASE c.relkind WHEN 'p' THEN (SELECT string_agg(t.relid::oid || ':' || coalesce(pg_relation_filenode(t.relid), 0), ',' ORDER BY t.relid::oid)"
+    "       FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END, '')"
     " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
     " WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'"
     "   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') ORDER BY 1, 2";

@@ -180,7 +180,7 @@ static int describe(struct pg_sink *s, const char *ns, const char *name, struct 
     const char *v[] = {ns, name};
     PGresult *r = NULL;
     int rc = tr_pg_exec(&s->conn,
-                        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, coalesce(array_position(string_to_array(i.indkey::text, ' ')::int2[], a.attnum), 0)"
+                        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, coalesce(array_position((string_to_array(i.indkey::text, ' ')::int2[])[:i.indnkeyatts], a.attnum), 0)"
                         " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"
                         " LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary WHERE n.nspname = $1 AND c.relname = $2 ORDER BY a.attnum",
                         2, v, deadline_ns, &r, err);
