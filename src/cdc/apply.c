@@ -151,13 +151,18 @@ static enum tr_reject_answer on_reject(void *arg, uint32_t sink, const struct tr
         return TR_REJECT_FAIL;
     tr_mutex_lock(&ap->lock);
     struct ap_table *t = tr_u64map_get_ptr(&ap->tables, target->table_id);
-    if (t && t->rec.state != TR_ST_PAUSED) {
-        t->rec.relive = target->variant != TR_TARGET_SHADOW;
+    uint64_t offset = (uint64_t)(first & AP_OFFSET_MASK);
+    if (t && t->rec.state == TR_ST_PAUSED && target->variant != TR_TARGET_SHADOW && offset < t->rec.pause_offset) {
+        t->rec.pause_offset = offset; /* the chain paused it further on, with these rows still on their way */
+        t->dirty = true;
+    } else if (t && t->rec.state != TR_ST_PAUSED) {
+        t->rec.relive = target->variant != TR_TARGET_SHADOW && (t->rec.state == TR_ST_LIVE || (t->rec.state == TR_ST_CATCHING_UP && t->rec.relive));
         t->rec.state = TR_ST_PAUSED;
-        t->rec.pause_offset = (uint64_t)(first & AP_OFFSET_MASK);
+        t->rec.pause_offset = offset;
         snprintf(t->rec.reason, sizeof t->rec.reason, "%.500s", err->msg);
         t->dirty = true;
         atomic_store(&t->rejected, true);
+        atomic_store(&ap->poked, true);
     }
     tr_mutex_unlock(&ap->lock);
     if (!t)
@@ -234,6 +239,8 @@ void tr_apply_status(struct tr_apply_run *ap, struct tr_pipeline_status *ret, st
     tr_mutex_lock(&ap->lock);
     *ret_lag = ap->lag;
     tr_mutex_unlock(&ap->lock);
+    if (ret->watermark == INT64_MIN) /* nothing delivered since the start */
+        ret->watermark = (int64_t)ap->start_offset - 1;
 }
 
 void tr_apply_tables(struct tr_apply_run *ap, void (*cb)(void *arg, const char *name, const struct tr_ctl_sink_table *t), void *arg)

@@ -64,14 +64,17 @@ static void forget_targets(struct apply_chain *h, struct ap_table *t)
     t->mirror.target = t->shadow.target = t->changelog_target.target = NULL;
     tr_out_unbind(h->out, t->table_id, TR_TARGET_MIRROR);
     tr_out_unbind(h->out, t->table_id, TR_TARGET_SHADOW);
+    tr_out_unbind(h->out, t->table_id, TR_TARGET_CHANGELOG);
 }
 
 static void end_catchup(struct apply_chain *h, struct ap_table *t)
 {
     if (!t->catchup)
         return;
-    t->catchup->finished = true;
+    tr_mutex_lock(&h->ap->lock);
+    t->catchup->finished = t->catchup->released = true; /* the controller may free it now */
     t->catchup = NULL;
+    tr_mutex_unlock(&h->ap->lock);
     unpin(h, t);
 }
 
@@ -96,6 +99,21 @@ static void pause_table(struct apply_chain *h, struct ap_table *t, uint64_t offs
     char subject[160];
     snprintf(subject, sizeof subject, "%.60s/%.90s", h->ap->cfg.name, t->name);
     c->ops->alarm_set(c, "table", subject, why->msg, NULL);
+}
+
+/* A writer refused a part: on_reject has recorded the pause; the chain follows. */
+static void follow_reject(struct apply_chain *h, struct ap_table *t)
+{
+    atomic_store(&t->rejected, false);
+    t->mirror_live = t->rec.relive;
+    end_catchup(h, t);
+    t->state = TR_ST_PAUSED;
+    forget_targets(h, t);
+    char text[700];
+    tr_mutex_lock(&h->ap->lock);
+    snprintf(text, sizeof text, "paused: %s", t->rec.reason);
+    tr_mutex_unlock(&h->ap->lock);
+    log_table(TR_OSLOG_ERROR, h, t, text);
 }
 
 static int catch_up(struct apply_chain *h, struct ap_table *t, uint8_t state, struct tr_err *err)
@@ -127,6 +145,8 @@ static int begin_snapshot(struct apply_chain *h, struct ap_table *t, const struc
         return TR_OK;
     if (t->rec.snapshot_id >= f->change.snapshot_id)
         return TR_OK; /* delivered again after a restart */
+    if (atomic_load(&t->rejected)) /* what the writer refused belongs to the build before */
+        follow_reject(h, t);
     if (t->catchup || t->shadow_rows) {
         /* an earlier build ends here: none of its rows may arrive in the new one, which has the same name */
         end_catchup(h, t);
@@ -137,6 +157,8 @@ static int begin_snapshot(struct apply_chain *h, struct ap_table *t, const struc
         t->shadow_rows = false;
         t->shadow.target = NULL;
         tr_out_unbind(h->out, t->table_id, TR_TARGET_SHADOW);
+        if (atomic_load(&t->rejected))
+            follow_reject(h, t);
     }
     if (t->log_stuck) {
         struct tr_err gap;
@@ -281,17 +303,6 @@ static int no_schema(const struct tr_frame *f, struct tr_err *err)
 {
     return tr_err_set(err, TR_FATAL, TR_DOM_CDC, "the log has no definition for table %u version %u at offset %llu", f->table_id, f->schema_version,
                       (unsigned long long)f->offset);
-}
-
-/* A writer refused a part: on_reject has recorded the pause; the chain follows. */
-static void follow_reject(struct apply_chain *h, struct ap_table *t)
-{
-    atomic_store(&t->rejected, false);
-    t->mirror_live = t->rec.relive;
-    end_catchup(h, t);
-    t->state = TR_ST_PAUSED;
-    forget_targets(h, t);
-    log_table(TR_OSLOG_ERROR, h, t, t->rec.reason);
 }
 
 static int64_t find_i64(const struct tr_schema *s, const struct tr_row *r, const char *column)
@@ -452,12 +463,14 @@ static int look_around(struct apply_chain *h, bool *ret_hold, struct tr_err *err
         int rc = join_step(h, err);
         if (rc < 0)
             return rc;
-        struct ap_table *join = NULL, *resume = NULL;
+        struct ap_table *join = NULL, *resume = NULL, *rejected = NULL;
         tr_mutex_lock(&ap->lock);
         size_t it = 0;
         uint64_t id, p;
         while (tr_u64map_next(&ap->tables, &it, &id, &p)) {
             struct ap_table *t = (struct ap_table *)(uintptr_t)p;
+            if (atomic_load(&t->rejected))
+                rejected = t;
             if (t->resume && t->state == TR_ST_PAUSED)
                 resume = t;
             if (can_join(h, t))
@@ -465,12 +478,16 @@ static int look_around(struct apply_chain *h, bool *ret_hold, struct tr_err *err
             else if (t->catchup && t->catchup->phase == 1 && !t->catchup->finished && t->catchup->consumed + HOLD_WITHIN >= h->main_next)
                 *ret_hold = true;
         }
-        if (resume) {
+        if (resume && !rejected) {
             resume->resume = false;
             resume->rec.catchup_offset = resume->rec.relive ? resume->rec.pause_offset : resume->rec.begin_offset;
             resume->rec.reason[0] = 0;
         }
         tr_mutex_unlock(&ap->lock);
+        if (rejected) {
+            follow_reject(h, rejected);
+            continue;
+        }
         if (resume) {
             log_table(TR_OSLOG_INFO, h, resume, "resumed");
             resume->log_stuck = false;

@@ -45,6 +45,7 @@ struct ap_catchup {
     bool turn;                    /* pass 1 is through: pass 2 from the next poll on */
     bool assigned;                /* shared: handed to the engine */
     bool finished;                /* chain: the lane ends at its next poll */
+    bool released;                /* lock: the chain does not know it any more */
     bool closed;                  /* shared: the engine is through with it */
     uint64_t consumed;            /* chain: pass 2, next offset */
     struct tr_schema *schema;     /* chain: latest definition met */

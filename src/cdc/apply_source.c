@@ -379,8 +379,8 @@ static int poll_event(struct tr_source *s, struct tr_event *ret, struct tr_err *
     }
     tr_mutex_lock(&ap->lock);
     struct ap_catchup *c, **at = &ap->catchups;
-    while ((c = *at) && (c->assigned || c->finished)) {
-        if (c->closed || (c->finished && !c->assigned)) {
+    while ((c = *at) && (c->assigned || c->released)) {
+        if (c->released && (c->closed || !c->assigned)) {
             *at = c->next;
             tr_apply_catchup_free(c);
         } else {

@@ -74,7 +74,7 @@ struct tr_capture {
 
     struct tr_mutex lock;
     struct tr_cond cond;        /* registrar: work, stop */
-    struct tr_cap_table *tables;
+    struct tr_cap_table *_Atomic tables; /* grows at its head under the lock; whoever has the head may walk on: `next` never changes */
     bool stop;
     struct tr_thread *registrar;
     struct tr_waker *wake_lane; /* of the pipeline thread, given by arm; may be NULL */

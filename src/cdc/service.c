@@ -338,6 +338,11 @@ static void take_requests(struct tr_service *s)
 {
     char kind[32], scope[64], table[160];
     struct tr_err err;
+    tr_mutex_lock(&s->lock);
+    bool up = s->units[0].capture != NULL;
+    tr_mutex_unlock(&s->lock);
+    if (!up) /* taken is gone: a snapshot that nobody can begin stays in the store */
+        return;
     while (s->cfg.control->ops->request_take(s->cfg.control, kind, scope, table, &err) == TR_OK) {
         struct tr_err why;
         if (tr_service_request(s, "control store", kind, scope, table, &why) < 0)

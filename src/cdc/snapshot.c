@@ -574,7 +574,7 @@ static void take_result(struct tr_snapshot *s, struct snap_task *t)
         struct snap_chunk *k = &p->chunks[t->seq];
         if (t->rc >= 0) {
             k->rows = t->rows;
-            k->position = t->position ? t->position : 1; /* no rows: nothing to wait for but what went before */
+            k->position = t->position ? t->position : INT64_MIN; /* no rows: nothing to wait for */
             p->h_max = TR_MAX(p->h_max, t->h);
             waits_no_more(p);
         } else {
@@ -594,6 +594,10 @@ static void take_result(struct tr_snapshot *s, struct snap_task *t)
     if (t->rc == TR_REJECT || t->rc == TR_STALE) {
         tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &t->err);
         p->again = true;
+    } else if (t->rc < 0 && t->rc != TR_EOF) {
+        p->retry_at_ns = in(TR_NS_PER_S);
+        if (TR_OSLOG_ONCE_PER(5))
+            tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &t->err);
     }
     tr_snap_task_free(t);
 }
@@ -710,8 +714,10 @@ static void take_requests(struct tr_snapshot *s)
         tr_free(r);
         if (under_way(t))
             t->snap->again = true;
-        else if (t->known)
+        else if (t->known) {
             t->ctl.state = TR_TABLE_NEW;
+            tr_snap_save(s, t, NULL);
+        }
         s->tables_at_ns = 0;
     }
 }

@@ -25,7 +25,7 @@ struct snap_chunk {
     uint32_t seq;
     bool done, queued;
     uint64_t rows;
-    int64_t position;   /* of its last run; durable once the lane says so; 0: not read yet */
+    int64_t position;   /* of its last run; durable once the lane says so; 0: not read yet; INT64_MIN: it had no rows */
     struct tr_buf lo, hi;
 };
 

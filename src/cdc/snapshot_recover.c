@@ -77,6 +77,8 @@ static int replay_frame(struct tr_log_reader *r, struct tr_cap_table *t, const s
         t->snap->schema = tr_schema_ref(s);
         if (t->n_known == 0)
             t->known_v[t->n_known++] = (struct tr_cap_schema){.schema = tr_schema_ref(s)}; /* under the number it has */
+        if (!t->reg)
+            t->reg = t->known_v[0].schema; /* what a definition from the stream is compared with */
         *begun = true;
         t->snapshot_id = c->snapshot_id;
         t->begin_version = c->version;

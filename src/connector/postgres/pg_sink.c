@@ -69,7 +69,9 @@ int tr_pg_sink_connect(struct pg_sink *s, struct tr_pgconn *c, int64_t deadline_
         return TR_OK;
     struct tr_pg_params p = {.dsn = s->o->dsn, .application_name = "tailrace sink", .settings = "-c synchronous_commit=on -c lock_timeout=15000 -c idle_in_transaction_session_timeout=0"};
     int rc = tr_pgconn_open(c, &p, deadline_ns, err);
-    return rc >= 0 ? make_meta(s, c, deadline_ns, err) : rc;
+    if (rc >= 0 && (rc = make_meta(s, c, deadline_ns, err)) < 0)
+        tr_pgconn_close(c); /* so that the next call makes it again */
+    return rc;
 }
 
 /* ---- names ---- */
