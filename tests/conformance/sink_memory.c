@@ -29,7 +29,7 @@ struct relay {
 
 static char *text(const struct tr_row *r, uint32_t i)
 {
-    return i < r->n && r->state[i] == TR_PRESENT ? strndup(r->v[i].p ? (const char *)r->v[i].p : "", r->v[i].n) : NULL;
+    return i < r->n && r->state[i] == TR_PRESENT ? tr_strndup(r->v[i]) : NULL;
 }
 
 static void relay(void *arg, struct tr_slice key, uint64_t version, bool deleted, const struct tr_row *row)
@@ -47,7 +47,7 @@ static void relay(void *arg, struct tr_slice key, uint64_t version, bool deleted
     s.values[0] = id;
     r->cb(r->arg, &s);
     for (uint32_t i = 0; i < TR_SUITE_COLUMNS; i++)
-        free(v[i]);
+        tr_free(v[i]);
 }
 
 static int read_back(void *arg, struct tr_sink *sink, const struct tr_schema *s, enum tr_target_variant variant, tr_suite_row_fn cb, void *cb_arg)

@@ -24,6 +24,7 @@ TR_SOURCE_ROOT=$(cd "$TR_E2E_DIR/../.." && pwd)
 export TAILRACE
 export LC_ALL=C PGTZ=UTC PGCONNECT_TIMEOUT=10
 # Nothing of the caller's own database settings may leak in.
+unset PYTHONUNBUFFERED # what is read by grep -q is written at once: a second write would meet a closed pipe
 unset PGHOST PGPORT PGUSER PGDATABASE PGPASSWORD PGSERVICE PGOPTIONS PGDATA
 
 TR_PG_CLIENT=/usr/lib/postgresql/15/bin

@@ -236,7 +236,7 @@ static void test_final_fails_the_open_transaction(void **state)
     tr_mem_hold(k.sink[0], false);
     kit_stop(&k);
     assert_int_equal(stats(&k).rows, 2);
-    assert_int_equal(tr_mem_committed(k.src, 0), 4);
+    assert_in_range(tr_mem_committed(k.src, 0), 3, 4); /* 3 when the poll that brought the end of the transaction brought a half row too */
     assert_int_equal(kit_status(&k).state, TR_PL_STOPPED);
     kit_end(&k);
 }
