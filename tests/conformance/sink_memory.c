@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc.h"
 #include "key.h"
 #include "memory.h"
 #include "sink_suite.h"
