@@ -40,7 +40,10 @@ tr_psql src -q -c "insert into incl values (9, 'last')" -c "insert into gen valu
 tr_wait_until 60 '[ "$(psql "$mirror" -XAtqc "select (select count(*) from incl_live where id = 9) + (select count(*) from gen_live where id = 9)")" = 2 ]'
 # shellcheck disable=SC2016 # evaluated while waiting
 tr_wait_until 60 '[ "$(lite "select (select count(*) from incl_live where id = 9) + (select count(*) from gen_live where id = 9)")" = 2 ]'
-is wide live 1 && is incl live 2 && is gen live 2 && is big live 2 || tr_fail "$(states)"
+for s in "wide live 1" "incl live 2" "gen live 2" "big live 2"; do
+    # shellcheck disable=SC2086 # three words
+    is $s || tr_fail "$(states)"
+done
 [ "$(lite "select length(a) + length(b) from big_live")" = 98000000 ] || tr_fail "the large row"
 [ "$(lite "select count(*) from wide_live where c1014 = 9000000000000000000")" = 1 ] || tr_fail "the wide row in SQLite"
 python3 "$TR_E2E_DIR/compare.py" --source "$PG_DSN_src" --sqlite "$TR_TMP/mirror.db" --postgres "$mirror" public.incl public.big
