@@ -202,6 +202,9 @@ static int agree(struct tr_capture_run *r, struct tr_err *err)
         snprintf(why, sizeof why, "slot %s is gone", name);
     else if (!strcmp(slot.wal_status, "lost"))
         snprintf(why, sizeof why, "slot %s has lost WAL it needed", name);
+    else if (slot.published > slot.confirmed)
+        snprintf(why, sizeof why, "the publication was dropped and made again at %s; slot %s stands at %s and cannot decode what lies between", tr_format_lsn(slot.published, a), name,
+                 tr_format_lsn(slot.confirmed, b));
     else if (slot.confirmed > src.confirm_lsn)
         snprintf(why, sizeof why, "slot %s is confirmed up to %s, our record ends at %s", name, tr_format_lsn(slot.confirmed, a), tr_format_lsn(src.confirm_lsn, b));
     else if (r->cap.tail.offset < src.log_offset)

@@ -51,6 +51,7 @@ struct tr_cdc_slot {
     bool exists, active;
     int64_t active_pid;
     uint64_t confirmed, restart;
+    uint64_t published;       /* when what selects the tables was made, if we made it; a slot confirmed before that cannot go on. 0: unknown */
     char wal_status[16];      /* reserved, extended, unreserved, lost */
     int64_t headroom_bytes;   /* bytes of WAL the server will still keep for us; INT64_MAX: unbounded */
     int64_t retained_bytes;   /* WAL held back by the slot now */

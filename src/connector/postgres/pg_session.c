@@ -241,6 +241,23 @@ static int alter(struct pg_session *s, const PGresult *r, bool ours, int64_t dea
     return rc < 0 ? rc : TR_OK;
 }
 
+/* Into the comment, where it is after a commit: a slot that stands before it cannot decode what lies between (slot_state). */
+static int note_position(struct pg_session *s, int64_t deadline_ns, struct tr_err *err)
+{
+    char lsn[TR_LSN_CHARS] = "";
+    int rc = tr_pg_session_value(s, "SELECT pg_current_wal_insert_lsn()", 0, NULL, deadline_ns, lsn, sizeof lsn, err);
+    if (rc < 0)
+        return rc;
+    struct tr_buf q;
+    tr_buf_init(&q);
+    tr_buf_append_str(&q, "COMMENT ON PUBLICATION ");
+    tr_quote_ident(&q, tr_slice_str(s->o->publication));
+    tr_buf_printf(&q, " IS '" OUR_COMMENT ", made at %s'", lsn);
+    rc = tr_pg_script(&s->conn, tr_buf_cstr(&q), deadline_ns, err);
+    tr_buf_done(&q);
+    return rc;
+}
+
 static int publish(struct tr_cdc_session *cs, int64_t deadline_ns, bool *ret_changed, struct tr_err *err)
 {
     struct pg_session *s = tr_pg_session_of(cs);
@@ -249,7 +266,7 @@ static int publish(struct tr_cdc_session *cs, int64_t deadline_ns, bool *ret_cha
     int rc = make_heartbeat(s, deadline_ns, err);
     PGresult *r = NULL;
     if (rc >= 0)
-        rc = tr_pg_exec(&s->conn, "SELECT puballtables, coalesce(obj_description(oid, 'pg_publication') = '" OUR_COMMENT "', false), pubviaroot,"
+        rc = tr_pg_exec(&s->conn, "SELECT puballtables, coalesce(starts_with(obj_description(oid, 'pg_publication'), '" OUR_COMMENT "'), false), pubviaroot,"
                                   " pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = $1", 1, v, deadline_ns, &r, err);
     if (rc < 0)
         return rc;
@@ -277,6 +294,8 @@ static int publish(struct tr_cdc_session *cs, int64_t deadline_ns, bool *ret_cha
         rc = tr_pg_script(&s->conn, tr_buf_cstr(&q), deadline_ns, err);
         tr_buf_done(&q);
         *ret_changed = true;
+        if (rc >= 0)
+            rc = note_position(s, deadline_ns, err);
         if (rc < 0)
             return rc;
     }
@@ -313,14 +332,16 @@ static int slot_state(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_
 {
     struct pg_session *s = tr_pg_session_of(cs);
     memset(ret, 0, sizeof *ret);
-    const char *v[] = {s->o->slot};
+    const char *v[] = {s->o->slot, s->o->publication};
     int rc = tr_pg_session_ready(s, deadline_ns, err);
     PGresult *r = NULL;
     if (rc >= 0)
         rc = tr_pg_exec(&s->conn,
                         "SELECT active, coalesce(active_pid, 0), confirmed_flush_lsn, restart_lsn, coalesce(wal_status, ''), safe_wal_size,"
-                        " coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint FROM pg_replication_slots WHERE slot_name = $1 AND slot_type = 'logical'",
-                        1, v, deadline_ns, &r, err);
+                        " coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint,"
+                        " (SELECT substring(obj_description(p.oid, 'pg_publication') from '^" OUR_COMMENT ", made at ([0-9A-F]+/[0-9A-F]+)$') FROM pg_publication p WHERE p.pubname = $2)"
+                        " FROM pg_replication_slots WHERE slot_name = $1 AND slot_type = 'logical'",
+                        2, v, deadline_ns, &r, err);
     if (rc < 0)
         return rc;
     ret->exists = PQntuples(r) == 1;
@@ -332,6 +353,8 @@ static int slot_state(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_
         snprintf(ret->wal_status, sizeof ret->wal_status, "%s", tr_pg_val(r, 0, 4));
         ret->headroom_bytes = PQgetisnull(r, 0, 5) ? INT64_MAX : atoll(tr_pg_val(r, 0, 5));
         ret->retained_bytes = atoll(tr_pg_val(r, 0, 6));
+        if (!PQgetisnull(r, 0, 7))
+            tr_parse_lsn(tr_slice_str(tr_pg_val(r, 0, 7)), &ret->published, NULL);
     }
     PQclear(r);
     return TR_OK;

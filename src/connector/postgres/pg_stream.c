@@ -383,6 +383,9 @@ static int next_message(struct pg_stream *s, struct tr_err *err)
         if (n < 0) {
             PGresult *r = PQgetResult(s->conn.pg);
             int rc = tr_pg_error(&s->conn, PQresultStatus(r) == PGRES_FATAL_ERROR ? r : NULL, "reading the stream", err);
+            const char *state = r ? PQresultErrorField(r, PG_DIAG_SQLSTATE) : NULL;
+            if (state && !strcmp(state, "42704")) /* the publication is not there, or not yet at this position: asking again does not help */
+                err->rc = rc = TR_FATAL;
             PQclear(r);
             return rc;
         }
