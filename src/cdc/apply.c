@@ -46,13 +46,15 @@ static void keep_latest(void *arg, uint32_t version, uint64_t effective_lsn, str
     l->schema = s;
 }
 
-static void set_name(struct tr_apply_run *ap, struct ap_table *t, const struct tr_schema *s)
+void tr_apply_table_mode_load(struct tr_apply_run *ap, struct ap_table *t, const struct tr_schema *s)
 {
     struct tr_apply_table_mode m = {0};
     ap->cfg.mode(ap->cfg.arg, s->ns, s->name, &m);
+    tr_mutex_lock(&ap->lock);
     snprintf(t->name, sizeof t->name, "%s.%s", s->ns, s->name);
     t->changelog = m.changelog;
     t->no_key = !m.mirror || !s->n_key;
+    tr_mutex_unlock(&ap->lock);
 }
 
 static void rebuild(struct tr_apply_run *ap, struct ap_table *t, uint64_t built)
@@ -71,7 +73,7 @@ static int settle(struct tr_apply_run *ap, struct ap_table *t, struct tr_err *er
     struct latest l = {0};
     int rc = ap->cfg.control->ops->schema_list(ap->cfg.control, t->table_id, keep_latest, &l, err);
     if (rc >= 0 && l.schema) {
-        set_name(ap, t, l.schema);
+        tr_apply_table_mode_load(ap, t, l.schema);
         uint64_t built = 0;
         bool building = (t->rec.state == TR_ST_CATCHING_UP || t->rec.state == TR_ST_LOADING) && !t->rec.relive;
         bool standing = t->rec.state == TR_ST_LIVE || ((t->rec.state == TR_ST_PAUSED || t->rec.state == TR_ST_CATCHING_UP) && t->rec.relive);
@@ -143,6 +145,17 @@ static int load(struct tr_apply_run *ap, struct tr_err *err)
     return rc;
 }
 
+void tr_apply_alarm(struct tr_apply_run *ap, const struct ap_table *t, const char *kind, const char *text)
+{
+    struct tr_control *c = ap->cfg.control;
+    char subject[160];
+    snprintf(subject, sizeof subject, "%.60s/%.90s", ap->cfg.name, t->name);
+    if (text)
+        c->ops->alarm_set(c, kind, subject, text, NULL);
+    else
+        c->ops->alarm_clear(c, kind, subject, NULL);
+}
+
 static enum tr_reject_answer on_reject(void *arg, uint32_t sink, const struct tr_target *target, int64_t first, const struct tr_err *err)
 {
     (void)sink;
@@ -167,9 +180,7 @@ static enum tr_reject_answer on_reject(void *arg, uint32_t sink, const struct tr
     tr_mutex_unlock(&ap->lock);
     if (!t)
         return TR_REJECT_FAIL;
-    char subject[160];
-    snprintf(subject, sizeof subject, "%.60s/%.90s", ap->cfg.name, t->name);
-    ap->cfg.control->ops->alarm_set(ap->cfg.control, "table", subject, err->msg, NULL);
+    tr_apply_alarm(ap, t, "table", err->msg);
     return TR_REJECT_DROP;
 }
 
@@ -290,10 +301,9 @@ struct tr_apply_run *tr_apply_free(struct tr_apply_run *ap)
     size_t it = 0;
     uint64_t id, p;
     while (tr_u64map_next(&ap->tables, &it, &id, &p)) {
-        char who[160];
-        snprintf(who, sizeof who, "apply:%s:%u", ap->cfg.name, (uint32_t)id);
-        ap->cfg.log->ops->pin(ap->cfg.log, who, 0, UINT64_MAX, NULL);
-        tr_free((void *)(uintptr_t)p);
+        struct ap_table *t = (struct ap_table *)(uintptr_t)p;
+        tr_apply_pin(ap, t, UINT64_MAX, NULL);
+        tr_free(t);
     }
     tr_u64map_done(&ap->tables);
     tr_free(ap->frames);

@@ -52,13 +52,6 @@ static void set_state(struct apply_chain *h, struct ap_table *t, uint8_t state)
     tr_mutex_unlock(&h->ap->lock);
 }
 
-static void unpin(struct apply_chain *h, const struct ap_table *t)
-{
-    char who[160];
-    snprintf(who, sizeof who, "apply:%s:%u", h->ap->cfg.name, t->table_id);
-    h->ap->cfg.log->ops->pin(h->ap->cfg.log, who, 0, UINT64_MAX, NULL);
-}
-
 static void forget_targets(struct apply_chain *h, struct ap_table *t)
 {
     t->mirror.target = t->shadow.target = t->changelog_target.target = NULL;
@@ -75,7 +68,7 @@ static void end_catchup(struct apply_chain *h, struct ap_table *t)
     t->catchup->finished = t->catchup->released = true; /* the controller may free it now */
     t->catchup = NULL;
     tr_mutex_unlock(&h->ap->lock);
-    unpin(h, t);
+    tr_apply_pin(h->ap, t, UINT64_MAX, NULL);
 }
 
 /* Paused at `offset`, the first frame not applied. In a table that was live, or going on after a pause, the mirror stays and is continued
@@ -95,10 +88,7 @@ static void pause_table(struct apply_chain *h, struct ap_table *t, uint64_t offs
     char text[900];
     snprintf(text, sizeof text, "paused: %s; after curing it: tailrace table resume %s --sink %s", why->msg, t->name, h->ap->cfg.name);
     log_table(TR_OSLOG_ERROR, h, t, text);
-    struct tr_control *c = h->ap->cfg.control;
-    char subject[160];
-    snprintf(subject, sizeof subject, "%.60s/%.90s", h->ap->cfg.name, t->name);
-    c->ops->alarm_set(c, "table", subject, why->msg, NULL);
+    tr_apply_alarm(h->ap, t, "table", why->msg);
 }
 
 /* A writer refused a part: on_reject has recorded the pause; the chain follows. */
@@ -165,10 +155,7 @@ static int begin_snapshot(struct apply_chain *h, struct ap_table *t, const struc
         tr_err_set(&gap, TR_REJECT, TR_DOM_CDC, "the changelog of %s lacks the changes from offset %llu to %llu, which it refused; the new snapshot does not bring them back", t->name,
                    (unsigned long long)t->rec.pause_offset, (unsigned long long)f->offset);
         log_table(TR_OSLOG_ERROR, h, t, gap.msg);
-        struct tr_control *ctl = h->ap->cfg.control;
-        char subject[160];
-        snprintf(subject, sizeof subject, "%.60s/%.90s", h->ap->cfg.name, t->name);
-        ctl->ops->alarm_set(ctl, "changelog", subject, gap.msg, NULL);
+        tr_apply_alarm(h->ap, t, "changelog", gap.msg);
         t->log_stuck = false;
     }
     tr_mutex_lock(&h->ap->lock);
@@ -281,15 +268,8 @@ static int put(struct apply_chain *h, struct ap_table *t, struct tr_target *to, 
 
 static void load_mode(struct apply_chain *h, struct ap_table *t, const struct tr_schema *s)
 {
-    if (t->name[0])
-        return;
-    struct tr_apply_table_mode m = {0};
-    h->ap->cfg.mode(h->ap->cfg.arg, s->ns, s->name, &m);
-    tr_mutex_lock(&h->ap->lock);
-    snprintf(t->name, sizeof t->name, "%s.%s", s->ns, s->name);
-    t->changelog = m.changelog;
-    t->no_key = !m.mirror || !s->n_key;
-    tr_mutex_unlock(&h->ap->lock);
+    if (!t->name[0])
+        tr_apply_table_mode_load(h->ap, t, s);
 }
 
 static struct ap_table *table_of(struct apply_chain *h, uint32_t id)
@@ -440,9 +420,7 @@ static int join_step(struct apply_chain *h, struct tr_err *err)
     set_state(h, t, TR_ST_LIVE);
     log_table(TR_OSLOG_INFO, h, t, "live");
     struct tr_control *ctl = h->ap->cfg.control;
-    char subject[160];
-    snprintf(subject, sizeof subject, "%.60s/%.90s", h->ap->cfg.name, t->name);
-    ctl->ops->alarm_clear(ctl, "table", subject, NULL);
+    tr_apply_alarm(h->ap, t, "table", NULL);
     bool gapped = false;
     size_t it = 0;
     uint64_t id, p;

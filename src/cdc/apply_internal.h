@@ -57,7 +57,7 @@ struct ap_catchup {
 struct ap_table {
     uint32_t table_id;
     char name[140];               /* for people */
-    bool hard_delete, changelog;
+    bool changelog;
 
     /* chain */
     uint8_t state;                /* enum tr_sink_table_state */
@@ -119,7 +119,12 @@ struct ap_table *tr_apply_table(struct tr_apply_run *ap, uint32_t table_id); /* 
 int tr_apply_catchup_new(struct tr_apply_run *ap, struct ap_table *t, struct ap_catchup **ret, struct tr_err *err);
 struct ap_catchup *tr_apply_catchup_free(struct ap_catchup *c);
 void tr_apply_wake(struct tr_apply_run *ap);
+int tr_apply_pin(struct tr_apply_run *ap, const struct ap_table *t, uint64_t offset, struct tr_err *err); /* UINT64_MAX: no longer */
 const struct ap_fill *tr_apply_fill(const struct ap_catchup *c, const struct tr_change *g);
+
+/* apply.c */
+void tr_apply_table_mode_load(struct tr_apply_run *ap, struct ap_table *t, const struct tr_schema *s); /* name, changelog, no_key */
+void tr_apply_alarm(struct tr_apply_run *ap, const struct ap_table *t, const char *kind, const char *text); /* NULL: it is over */
 
 /* apply_chain.c */
 int tr_apply_chain_new(struct tr_apply_run *ap, struct tr_out *out, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err);

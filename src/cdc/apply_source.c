@@ -238,9 +238,11 @@ struct ap_catchup *tr_apply_catchup_free(struct ap_catchup *c)
     return NULL;
 }
 
-static void pin_name(const struct tr_apply_run *ap, const struct ap_table *t, char *to, size_t cap)
+int tr_apply_pin(struct tr_apply_run *ap, const struct ap_table *t, uint64_t offset, struct tr_err *err)
 {
-    snprintf(to, cap, "apply:%s:%u", ap->cfg.name, t->table_id);
+    char who[160];
+    snprintf(who, sizeof who, "apply:%s:%u", ap->cfg.name, t->table_id);
+    return ap->cfg.log->ops->pin(ap->cfg.log, who, 0, offset, err);
 }
 
 int tr_apply_catchup_new(struct tr_apply_run *ap, struct ap_table *t, struct ap_catchup **ret, struct tr_err *err)
@@ -266,14 +268,12 @@ int tr_apply_catchup_new(struct tr_apply_run *ap, struct ap_table *t, struct ap_
     c->frames = tr_calloc(FRAMES_MAX, sizeof *c->frames);
     c->v = tr_calloc(FRAMES_MAX, sizeof *c->v);
     uint64_t from = c->relive ? c->change_from : c->begin;
-    char who[160];
-    pin_name(ap, t, who, sizeof who);
-    int rc = c->frames && c->v ? ap->cfg.log->ops->pin(ap->cfg.log, who, 0, from, err)
+    int rc = c->frames && c->v ? tr_apply_pin(ap, t, from, err)
                                : tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for table %s", t->name);
     if (rc >= 0)
         rc = ap->cfg.log->ops->reader_new(ap->cfg.log, 0, from, &c->reader, err);
     if (rc < 0) {
-        ap->cfg.log->ops->pin(ap->cfg.log, who, 0, UINT64_MAX, NULL);
+        tr_apply_pin(ap, t, UINT64_MAX, NULL);
         tr_apply_catchup_free(c);
         return rc;
     }
