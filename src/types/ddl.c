@@ -1,6 +1,5 @@
 #include "ddl.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,70 +7,6 @@
 #include "check.h"
 #include "hash.h"
 #include "text.h"
-
-/* ---- values ---- */
-
-int tr_desc_add(struct tr_table_desc *d, const char *name, const char *type, bool not_null, uint16_t key_pos)
-{
-    struct tr_desc_column *v = tr_realloc(d->columns, (d->n_columns + 1) * sizeof *v);
-    if (!v)
-        return TR_NOMEM;
-    d->columns = v;
-    struct tr_desc_column *c = &v[d->n_columns];
-    *c = (struct tr_desc_column){.name = tr_strdup(name), .type = tr_strdup(type), .not_null = not_null, .key_pos = key_pos};
-    if (!c->name || !c->type) {
-        tr_free(c->name);
-        tr_free(c->type);
-        return TR_NOMEM;
-    }
-    d->n_columns++;
-    return TR_OK;
-}
-
-void tr_table_desc_done(struct tr_table_desc *d)
-{
-    for (uint32_t i = 0; i < d->n_columns; i++) {
-        tr_free(d->columns[i].name);
-        tr_free(d->columns[i].type);
-    }
-    tr_free(d->columns);
-    memset(d, 0, sizeof *d);
-}
-
-int tr_plan_add(struct tr_plan *p, struct tr_buf *sql, const char *what_fmt, ...)
-{
-    if (p->n == p->cap) {
-        uint32_t cap = p->cap ? p->cap * 2 : 8;
-        struct tr_plan_step *v = tr_realloc(p->steps, cap * sizeof *v);
-        if (!v)
-            return TR_NOMEM;
-        p->steps = v;
-        p->cap = cap;
-    }
-    char what[256];
-    va_list ap;
-    va_start(ap, what_fmt);
-    vsnprintf(what, sizeof what, what_fmt, ap);
-    va_end(ap);
-    struct tr_plan_step s = {.what = tr_strdup(what)};
-    if (!s.what || tr_buf_append_u8(sql, 0) < 0) {
-        tr_free(s.what);
-        return TR_NOMEM;
-    }
-    s.sql = (char *)tr_buf_take(sql, NULL);
-    p->steps[p->n++] = s;
-    return TR_OK;
-}
-
-void tr_plan_done(struct tr_plan *p)
-{
-    for (uint32_t i = 0; i < p->n; i++) {
-        tr_free(p->steps[i].sql);
-        tr_free(p->steps[i].what);
-    }
-    tr_free(p->steps);
-    memset(p, 0, sizeof *p);
-}
 
 static int nomem(struct tr_err *err)
 {
@@ -298,11 +233,27 @@ static int put_column(const struct tr_want *w, const struct tr_want_column *c, s
     return rc >= 0 ? put_fill(w, c, q) : rc;
 }
 
-static int plan_create(const struct tr_want *w, struct tr_plan *p, struct tr_err *err)
+/* Only where it is missing: CREATE SCHEMA asks for its privilege even where IF NOT EXISTS has nothing to do. */
+static int plan_ns(const struct tr_want *w, struct tr_plan *p)
 {
     struct tr_buf q;
     tr_buf_init(&q);
-    int rc = tr_buf_append_str(&q, "CREATE TABLE ");
+    int rc = tr_buf_append_str(&q, "CREATE SCHEMA ");
+    if (rc >= 0)
+        rc = tr_quote_ident(&q, tr_slice_str(w->ns));
+    if (rc >= 0)
+        rc = tr_plan_sql(p, &q, "create schema %s", w->ns);
+    tr_buf_done(&q);
+    return rc;
+}
+
+static int plan_create(const struct tr_want *w, bool no_ns, struct tr_plan *p, struct tr_err *err)
+{
+    struct tr_buf q;
+    tr_buf_init(&q);
+    int rc = no_ns ? plan_ns(w, p) : TR_OK;
+    if (rc >= 0)
+        rc = tr_buf_append_str(&q, "CREATE TABLE ");
     if (rc >= 0)
         rc = tr_sql_name(w->ns, w->name, &q);
     for (uint32_t i = 0; i < w->n && rc >= 0; i++) {
@@ -315,7 +266,7 @@ static int plan_create(const struct tr_want *w, struct tr_plan *p, struct tr_err
     if (rc >= 0)
         rc = tr_buf_append_u8(&q, ')');
     if (rc >= 0)
-        rc = tr_plan_add(p, &q, "create table %s", w->name);
+        rc = tr_plan_sql(p, &q, "create table %s", w->name);
     tr_buf_done(&q);
     return rc < 0 ? nomem(err) : TR_OK;
 }
@@ -332,20 +283,9 @@ static int plan_add_column(const struct tr_want *w, const struct tr_want_column 
     if (rc >= 0)
         rc = put_column(w, c, &q);
     if (rc >= 0)
-        rc = tr_plan_add(p, &q, "add column %s to table %s", c->name, w->name);
+        rc = tr_plan_sql(p, &q, "add column %s to table %s", c->name, w->name);
     tr_buf_done(&q);
     return rc;
-}
-
-__attribute__((format(printf, 2, 3))) static int refuse(struct tr_plan *p, const char *fmt, ...)
-{
-    va_list ap;
-    tr_plan_done(p);
-    va_start(ap, fmt);
-    vsnprintf(p->reason, sizeof p->reason, fmt, ap);
-    va_end(ap);
-    p->refused = true;
-    return TR_OK;
 }
 
 static const struct tr_desc_column *have_column(const struct tr_want *w, const struct tr_table_desc *have, const char *name)
@@ -366,34 +306,39 @@ static const struct tr_want_column *want_column(const struct tr_want *w, const c
 
 #define CURE "; take a new snapshot (tailrace table resnapshot), or change the sink's table by hand and resume"
 
+static int not_ours(const struct tr_want *w, struct tr_plan *p)
+{
+    return tr_plan_refuse(p, "table %s%s%s exists in the sink and was not made by tailrace; rename or drop it%s, then resume", w->ns, *w->ns ? "." : "", w->name,
+                          w->dialect == TR_DIALECT_POSTGRES ? ", or give the sink a schema of its own" : "");
+}
+
 int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *p, struct tr_err *err)
 {
-    memset(p, 0, sizeof *p);
     if (!have->exists)
-        return plan_create(w, p, err);
+        return plan_create(w, have->no_ns, p, err);
     if (!have->ours)
-        return refuse(p, "table %s exists in the sink and was not made by tailrace; rename or drop it, or give the sink another schema", w->name);
-    bool older = w->schema_version < have->schema_version;
+        return not_ours(w, p);
+    bool older = w->schema_version < have->note.schema_version;
     for (uint32_t i = 0; i < have->n_columns && !older; i++)
         if (!want_column(w, have->columns[i].name) && w->kind != TR_TABLE_LOG)
-            return refuse(p, "column %s of table %s is no longer in the source (dropped or renamed)" CURE, have->columns[i].name, w->name);
+            return tr_plan_refuse(p, "column %s of table %s is no longer in the source (dropped or renamed)" CURE, have->columns[i].name, w->name);
     for (uint32_t i = 0; i < w->n; i++) {
         const struct tr_want_column *c = &w->columns[i];
         const struct tr_desc_column *h = have_column(w, have, c->name);
         if (!h && older)
-            return refuse(p, "changes of before column %s was dropped from table %s were met again" CURE, c->name, w->name);
+            return tr_plan_refuse(p, "changes of before column %s was dropped from table %s were met again" CURE, c->name, w->name);
         if (!h && c->key_pos)
-            return refuse(p, "column %s is new in the key of table %s" CURE, c->name, w->name);
+            return tr_plan_refuse(p, "column %s is new in the key of table %s" CURE, c->name, w->name);
         if (!h && c->unfillable)
-            return refuse(p, "column %s was added to table %s with values that the stream does not tell (a default that is not a constant)" CURE, c->name, w->name);
+            return tr_plan_refuse(p, "column %s was added to table %s with values that the stream does not tell (a default that is not a constant)" CURE, c->name, w->name);
         if (!h && plan_add_column(w, c, p) < 0)
             return nomem(err);
         if (h && h->key_pos != c->key_pos)
-            return refuse(p, "the key of table %s changed at column %s" CURE, w->name, c->name);
+            return tr_plan_refuse(p, "the key of table %s changed at column %s" CURE, w->name, c->name);
         if (h && !older && w->kind != TR_TABLE_LOG && h->source_pos && c->source_pos && h->source_pos != c->source_pos)
-            return refuse(p, "column %s of table %s was dropped and added again: its old values are gone at the source" CURE, c->name, w->name);
+            return tr_plan_refuse(p, "column %s of table %s was dropped and added again: its old values are gone at the source" CURE, c->name, w->name);
         if (h && strcasecmp(h->type, c->type) != 0)
-            return refuse(p, "column %s of table %s changed its type from %s to %s" CURE, c->name, w->name, h->type, c->type);
+            return tr_plan_refuse(p, "column %s of table %s changed its type from %s to %s" CURE, c->name, w->name, h->type, c->type);
     }
     return TR_OK;
 }
@@ -460,7 +405,7 @@ static int plan_drop_view(const struct tr_want *w, struct tr_plan *p)
     if (rc >= 0)
         rc = put_view_name(w, &q);
     if (rc >= 0)
-        rc = tr_plan_add(p, &q, "drop the view over table %s", w->name);
+        rc = tr_plan_sql(p, &q, "drop the view over table %s", w->name);
     tr_buf_done(&q);
     return rc;
 }
@@ -494,42 +439,77 @@ int tr_plan_view(const struct tr_want *w, struct tr_plan *p, struct tr_err *err)
     if (rc >= 0)
         rc = tr_buf_append_str(&q, " WHERE NOT _tr_deleted");
     if (rc >= 0)
-        rc = tr_plan_add(p, &q, "make the view over table %s", w->name);
+        rc = tr_plan_sql(p, &q, "make the view over table %s", w->name);
     tr_buf_done(&q);
     return rc < 0 ? nomem(err) : TR_OK;
 }
 
-int tr_plan_drop(enum tr_dialect d, const char *ns, const char *name, struct tr_plan *p, struct tr_err *err)
+int tr_plan_drop(const char *ns, const char *name, struct tr_plan *p, struct tr_err *err)
 {
-    (void)d;
     struct tr_buf q;
     tr_buf_init(&q);
     int rc = tr_buf_append_str(&q, "DROP TABLE IF EXISTS ");
     if (rc >= 0)
         rc = tr_sql_name(ns, name, &q);
     if (rc >= 0)
-        rc = tr_plan_add(p, &q, "drop table %s", name);
+        rc = tr_plan_sql(p, &q, "drop table %s", name);
     tr_buf_done(&q);
     return rc < 0 ? nomem(err) : TR_OK;
 }
 
-int tr_plan_swap(const struct tr_want *w, const char *shadow_name, struct tr_plan *p, struct tr_err *err)
+static int plan_rename(const struct tr_want *w, const char *shadow, struct tr_plan *p)
 {
-    int rc = plan_drop_view(w, p);
-    if (rc >= 0)
-        rc = tr_plan_drop(w->dialect, w->ns, w->name, p, err);
     struct tr_buf q;
     tr_buf_init(&q);
+    int rc = tr_buf_append_str(&q, "ALTER TABLE ");
     if (rc >= 0)
-        rc = tr_buf_append_str(&q, "ALTER TABLE ");
-    if (rc >= 0)
-        rc = tr_sql_name(w->ns, shadow_name, &q);
+        rc = tr_sql_name(w->ns, shadow, &q);
     if (rc >= 0)
         rc = tr_buf_append_str(&q, " RENAME TO ");
     if (rc >= 0)
         rc = tr_quote_ident(&q, tr_slice_str(w->name));
     if (rc >= 0)
-        rc = tr_plan_add(p, &q, "swap in the new build of table %s", w->name);
+        rc = tr_plan_sql(p, &q, "swap in the new build of table %s", w->name);
     tr_buf_done(&q);
-    return rc < 0 ? nomem(err) : tr_plan_view(w, p, err);
+    return rc;
+}
+
+/* DROP took the old key's name along; the new one keeps that of the build through the renaming, which would say __tr_build for ever. */
+static int plan_rename_key(const struct tr_want *w, const char *from, struct tr_plan *p)
+{
+    char to[TR_SQL_NAME_MAX + 1];
+    tr_sql_derived(w->name, "_pkey", to);
+    if (!*from || !strcmp(from, to))
+        return TR_OK;
+    struct tr_buf q;
+    tr_buf_init(&q);
+    int rc = tr_buf_append_str(&q, "ALTER TABLE ");
+    if (rc >= 0)
+        rc = tr_sql_name(w->ns, w->name, &q);
+    if (rc >= 0)
+        rc = tr_buf_append_str(&q, " RENAME CONSTRAINT ");
+    if (rc >= 0)
+        rc = tr_quote_ident(&q, tr_slice_str(from));
+    if (rc >= 0)
+        rc = tr_buf_append_str(&q, " TO ");
+    if (rc >= 0)
+        rc = tr_quote_ident(&q, tr_slice_str(to));
+    if (rc >= 0)
+        rc = tr_plan_sql(p, &q, "name the key of table %s", w->name);
+    tr_buf_done(&q);
+    return rc;
+}
+
+int tr_plan_swap(const struct tr_want *w, const struct tr_table_desc *there, const char *shadow, const struct tr_table_desc *build, struct tr_plan *p, struct tr_err *err)
+{
+    if (there->exists && !there->ours)
+        return not_ours(w, p);
+    int rc = plan_drop_view(w, p) < 0 ? nomem(err) : tr_plan_drop(w->ns, w->name, p, err);
+    if (rc >= 0 && (plan_rename(w, shadow, p) < 0 || plan_rename_key(w, build->key_name, p) < 0))
+        rc = nomem(err);
+    if (rc >= 0)
+        rc = tr_plan_view(w, p, err);
+    if (rc >= 0 && tr_plan_renamed(p, w->ns, shadow, w->name, "mirror") < 0)
+        rc = nomem(err);
+    return rc;
 }

@@ -14,6 +14,9 @@
  * BLOB for bytes, TEXT for all others, numeric included, so that nothing is rounded. PostgreSQL: the source's own type where every
  * PostgreSQL has it, else what its canonical type maps to, else text.
  *
+ * Plans are appended to (`io`), so that several become one transaction; a refusal drops what was there. After an error the plan is not to be
+ * executed.
+ *
  * Ownership: want and plan own their strings; *_done frees. Threads: any, one at a time.
  */
 #ifndef TR_DDL_H
@@ -55,19 +58,19 @@ int tr_sql_name(const char *ns, const char *name, struct tr_buf *out);
 
 /* The name of a table or view beside another: name and suffix, shortened with a hash where that would be longer than the 63 bytes that
  * PostgreSQL keeps of a name. */
-enum { TR_SQL_NAME_MAX = 63 };
 void tr_sql_derived(const char *name, const char *suffix, char out[TR_SQL_NAME_MAX + 1]);
 
 /* create or evolve; a plan without steps: it fits as it is. A definition older than the one the table was fitted to (changes delivered again
  * after a restart) asks for nothing and only needs its columns to be there. */
-int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *ret, struct tr_err *err);
+int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *io, struct tr_err *err);
 /* The source positions of a table's columns as a text to be kept beside it, and back. */
 int tr_positions_put(const struct tr_want *w, struct tr_buf *out);
 void tr_positions_get(const char *text, struct tr_table_desc *io);
 /* Makes (again) the view over a soft mirror. */
 int tr_plan_view(const struct tr_want *w, struct tr_plan *io, struct tr_err *err);
-/* The shadow takes the mirror's name, the old mirror and its view go, the view is made anew. mirror: the wanted mirror under its real name. */
-int tr_plan_swap(const struct tr_want *mirror, const char *shadow_name, struct tr_plan *io, struct tr_err *err);
-int tr_plan_drop(enum tr_dialect d, const char *ns, const char *name, struct tr_plan *io, struct tr_err *err);
+/* The shadow takes the mirror's name, the old mirror and its view go, the view is made anew. mirror: the wanted mirror under its real name;
+ * there, build: the mirror and the shadow as they are. */
+int tr_plan_swap(const struct tr_want *mirror, const struct tr_table_desc *there, const char *shadow, const struct tr_table_desc *build, struct tr_plan *io, struct tr_err *err);
+int tr_plan_drop(const char *ns, const char *name, struct tr_plan *io, struct tr_err *err);
 
 #endif

@@ -33,7 +33,7 @@ static void open_mirror(enum tr_table_kind kind, bool two)
     for (int i = 0; i < 2; i++) {
         struct tr_want w = {0};
         struct tr_table_desc none = {0};
-        struct tr_plan p;
+        struct tr_plan p = {0};
         assert_int_equal(tr_want_new(TR_DIALECT_SQLITE, i ? TR_TABLE_LOG : kind, schema, "", i ? "log" : "t", &w, &err), TR_OK);
         assert_int_equal(tr_reconcile(&w, &none, &p, &err), TR_OK);
         for (uint32_t k = 0; k < p.n; k++)

@@ -35,14 +35,17 @@ static const char *plan_text(const struct tr_plan *p)
         snprintf(out, sizeof out, "refused: %s", p->reason);
     }
     for (uint32_t i = 0; i < p->n; i++)
-        n += (size_t)snprintf(out + n, sizeof out - n, "%s%s", i ? "\n" : "", p->steps[i].sql);
+        if (p->steps[i].op == TR_PLAN_SQL)
+            n += (size_t)snprintf(out + n, sizeof out - n, "%s%s", i ? "\n" : "", p->steps[i].sql);
+        else
+            n += (size_t)snprintf(out + n, sizeof out - n, "\n(%s %s %s)", p->steps[i].what, p->steps[i].name, p->steps[i].to);
     return out;
 }
 
 static const char *reconcile(enum tr_dialect d, enum tr_table_kind kind, const struct tr_schema *s, const struct tr_table_desc *have)
 {
     struct tr_want w = {0};
-    struct tr_plan p;
+    struct tr_plan p = {0};
     struct tr_err err;
     assert_int_equal(tr_want_new(d, kind, s, d == TR_DIALECT_SQLITE ? "" : "m", "t", &w, &err), TR_OK);
     assert_int_equal(tr_reconcile(&w, have, &p, &err), TR_OK);
@@ -76,7 +79,7 @@ struct there {
 
 static void check(int line, uint32_t have_version, const struct there *t, const struct tr_column *c, uint32_t n, uint32_t version, const char *want)
 {
-    struct tr_table_desc d = {.exists = true, .ours = true, .schema_version = have_version};
+    struct tr_table_desc d = {.exists = true, .ours = true, .note.schema_version = have_version};
     for (; t->name; t++)
         assert_int_equal(tr_desc_add(&d, t->name, t->type, t->key_pos != 0, t->key_pos), TR_OK);
     assert_int_equal(tr_desc_add(&d, "_tr_version", "bigint", false, 0), TR_OK);
@@ -131,7 +134,7 @@ static void strangers_and_logs(void **state)
     /* a history keeps columns that are gone */
     static const char *const ours[] = {"_tr_epoch", "_tr_commit_lsn", "_tr_ordinal", "_tr_op", "_tr_commit_time", "_tr_xid", "_tr_version", "_tr_unchanged", "_tr_old_key"};
     static const char *const types[] = {"INTEGER", "INTEGER", "INTEGER", "TEXT", "TEXT", "INTEGER", "INTEGER", "TEXT", "TEXT"};
-    d = (struct tr_table_desc){.exists = true, .ours = true, .schema_version = 1};
+    d = (struct tr_table_desc){.exists = true, .ours = true, .note.schema_version = 1};
     for (uint16_t i = 0; i < 9; i++)
         assert_int_equal(tr_desc_add(&d, ours[i], types[i], false, i < 3 ? (uint16_t)(i + 1) : 0), TR_OK);
     assert_int_equal(tr_desc_add(&d, "gone", "TEXT", false, 0), TR_OK);
@@ -180,7 +183,7 @@ static void fills_by_dialect(void **state)
     for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) {
         struct tr_column c[] = {ID, {.name = "n", .source_type = v[i].source, .type = v[i].type, .precision = -1, .fill_default = v[i].fill}};
         struct tr_schema *s = schema_of(2, c, 2);
-        struct tr_table_desc d = {.exists = true, .ours = true, .schema_version = 1};
+        struct tr_table_desc d = {.exists = true, .ours = true, .note.schema_version = 1};
         assert_int_equal(tr_desc_add(&d, "id", "INTEGER", true, 1), TR_OK);
         assert_int_equal(tr_desc_add(&d, "_tr_version", "INTEGER", false, 0), TR_OK);
         char want[128];
@@ -200,10 +203,23 @@ static void swaps_and_names(void **state)
     struct tr_plan p = {0};
     struct tr_err err;
     assert_int_equal(tr_want_new(TR_DIALECT_POSTGRES, TR_TABLE_MIRROR_SOFT, s, "m", "t", &w, &err), TR_OK);
-    assert_int_equal(tr_plan_swap(&w, "t__tr_build", &p, &err), TR_OK);
+    struct tr_table_desc none = {0}, build = {.exists = true, .ours = true, .key_name = "t__tr_build_pkey"};
+    assert_int_equal(tr_plan_swap(&w, &none, "t__tr_build", &build, &p, &err), TR_OK);
     const char *text = plan_text(&p);
+    assert_non_null(strstr(text, "ALTER TABLE \"m\".\"t\" RENAME CONSTRAINT \"t__tr_build_pkey\" TO \"t_pkey\""));
+    assert_non_null(strstr(text, "(note a table's new name t__tr_build t)"));
     const char *drop = strstr(text, "DROP TABLE IF EXISTS \"m\".\"t\""), *rename = strstr(text, "RENAME TO \"t\""), *view = strstr(text, "CREATE VIEW \"m\".\"t_live\" AS SELECT \"id\", \"v\" FROM \"m\".\"t\" WHERE NOT _tr_deleted");
     assert_true(drop && rename && view && drop < rename && rename < view);
+    tr_plan_done(&p);
+    none.exists = true; /* somebody else's */
+    assert_int_equal(tr_plan_swap(&w, &none, "t__tr_build", &build, &p, &err), TR_OK);
+    assert_non_null(strstr(plan_text(&p), "refused: table m.t exists in the sink and was not made by tailrace"));
+    tr_plan_done(&p);
+    tr_want_done(&w);
+    none = (struct tr_table_desc){.no_ns = true};
+    assert_int_equal(tr_want_new(TR_DIALECT_POSTGRES, TR_TABLE_MIRROR_SOFT, s, "m", "t", &w, &err), TR_OK);
+    assert_int_equal(tr_reconcile(&w, &none, &p, &err), TR_OK);
+    assert_true(!strncmp(plan_text(&p), "CREATE SCHEMA \"m\"\nCREATE TABLE \"m\".\"t\"", 30));
     tr_plan_done(&p);
     tr_want_done(&w);
     tr_schema_unref(s);

@@ -120,7 +120,7 @@ static int send_text(struct pg_writer *w, const char *sql, uint32_t part, int64_
     return sent(w, part, deadline_ns, err);
 }
 
-static int statement(struct pg_writer *w, const struct pg_target *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, char name[24], struct tr_err *err)
+static int statement(struct pg_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, char name[24], struct tr_err *err)
 {
     tr_buf_clear(&w->key);
     if (tr_buf_append_u64le(&w->key, t->id) < 0 || tr_buf_append_u8(&w->key, (uint8_t)s->kind) < 0 ||
@@ -143,7 +143,7 @@ static int statement(struct pg_writer *w, const struct pg_target *t, const struc
     return sent(w, part, deadline_ns, err);
 }
 
-static int run(struct pg_writer *w, const struct pg_target *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, struct tr_err *err)
+static int run(struct pg_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, struct tr_err *err)
 {
     char name[24];
     int rc = statement(w, t, s, part, deadline_ns, name, err);
@@ -177,7 +177,7 @@ static int run(struct pg_writer *w, const struct pg_target *t, const struct tr_s
 
 static int write_part(struct pg_writer *w, const struct tr_part *p, uint32_t index, int64_t deadline_ns, struct tr_err *err)
 {
-    const struct pg_target *t = (const struct pg_target *)(const void *)p->target; /* its first member */
+    const struct tr_sqltarget *t = tr_sqltarget_of(p->target);
     struct tr_sqlbatch_iter it;
     struct tr_change g;
     tr_sqlbatch_begin(&it, p, t->schema, &w->arena);
@@ -201,18 +201,18 @@ static int check_lease(struct pg_writer *w, int64_t deadline_ns, struct tr_err *
     struct tr_buf q;
     tr_buf_init(&q);
     char ours[24];
-    snprintf(ours, sizeof ours, "%llu", (unsigned long long)w->sink->lease_token);
+    snprintf(ours, sizeof ours, "%llu", (unsigned long long)w->sink->sql.lease_token);
     tr_buf_append_str(&q, "INSERT INTO ");
-    tr_sql_name(w->sink->o->meta_schema, "_tailrace_lease", &q);
+    tr_pg_sink_meta(w->sink, "_tailrace_lease", &q);
     tr_buf_append_str(&q, " AS l VALUES ($1, $2) ON CONFLICT (sink) DO UPDATE SET token = greatest(l.token, excluded.token) RETURNING token");
-    const char *v[] = {w->sink->name, ours};
+    const char *v[] = {w->sink->sql.name, ours};
     PGresult *r = NULL;
     const char *sql = tr_buf_cstr(&q);
     int rc = sql ? tr_pg_exec(&w->conn, sql, 2, v, deadline_ns, &r, err) : TR_RETRY;
     tr_buf_done(&q);
     if (rc < 0)
         return rc;
-    bool fenced = strtoull(tr_pg_val(r, 0, 0), NULL, 10) > w->sink->lease_token;
+    bool fenced = strtoull(tr_pg_val(r, 0, 0), NULL, 10) > w->sink->sql.lease_token;
     PQclear(r);
     return fenced ? tr_err_set(err, TR_FENCED, TR_DOM_SINK, "%s: a process with a newer lease has written here, so this one must stop; if the state directory was restored from a backup, see docs/operations.md, Backup", w->conn.what) : TR_OK;
 }
@@ -310,7 +310,7 @@ int tr_pg_writer_new(struct pg_sink *s, struct tr_writer **ret, struct tr_err *e
         return tr_err_set(err, TR_NOMEM, TR_DOM_SINK, "no memory for a writer");
     w->writer.ops = &ops;
     w->sink = s;
-    tr_pgconn_init(&w->conn, s->what);
+    tr_pgconn_init(&w->conn, s->sql.what);
     tr_map_init(&w->statements);
     tr_arena_init(&w->arena, 64 << 10, 0);
     *ret = &w->writer;

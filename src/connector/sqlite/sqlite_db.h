@@ -13,8 +13,10 @@
 
 #include <sqlite3.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 
-#include "catalog.h"
+#include <tailrace/err.h>
 
 struct tr_sqlite_db {
     sqlite3 *db;               /* NULL: closed */
@@ -24,25 +26,12 @@ struct tr_sqlite_db {
     _Atomic(bool) interrupted;
 };
 
-int tr_sqlite_open(struct tr_sqlite_db *d, int64_t deadline_ns, struct tr_err *err); /* fine if open */
+int tr_sqlite_open(struct tr_sqlite_db *d, int64_t deadline_ns, struct tr_err *err); /* fine if open; the deadline is for all that follows */
 void tr_sqlite_close(struct tr_sqlite_db *d);
 void tr_sqlite_interrupt(struct tr_sqlite_db *d);
 
 int tr_sqlite_exec(struct tr_sqlite_db *d, const char *sql, int64_t deadline_ns, struct tr_err *err);
 /* Fills err from the connection's last error: RETRY, STALE, REJECT or FATAL. */
 int tr_sqlite_error(struct tr_sqlite_db *d, const char *doing, struct tr_err *err);
-
-/* Bookkeeping. kind: "mirror", "shadow", "changelog", "meta". find: rc 1 when there is no such row. */
-struct tr_sqlite_note {
-    char source[200], kind[16];
-    uint64_t snapshot_id;
-    uint32_t schema_version;
-};
-/* positions: tr_positions_put; NULL keeps what is noted. */
-int tr_sqlite_note(struct tr_sqlite_db *d, const char *name, const struct tr_sqlite_note *n, const char *positions, struct tr_err *err);
-int tr_sqlite_rename(struct tr_sqlite_db *d, const char *from, const char *to, const char *kind, struct tr_err *err); /* replaces the note of to */
-int tr_sqlite_find(struct tr_sqlite_db *d, const char *name, struct tr_sqlite_note *ret, struct tr_err *err);
-int tr_sqlite_forget(struct tr_sqlite_db *d, const char *name, struct tr_err *err);
-int tr_sqlite_describe(struct tr_sqlite_db *d, const char *name, struct tr_table_desc *ret, struct tr_err *err);
 
 #endif

@@ -44,7 +44,7 @@ static void drop_statements(struct sqlite_writer *w)
     tr_map_clear(&w->statements);
 }
 
-static int statement(struct sqlite_writer *w, const struct sqlite_target *t, const struct tr_sqlm_step *s, sqlite3_stmt **ret, struct tr_err *err)
+static int statement(struct sqlite_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, sqlite3_stmt **ret, struct tr_err *err)
 {
     tr_buf_clear(&w->key);
     if (tr_buf_append_u64le(&w->key, t->id) < 0 || tr_buf_append_u8(&w->key, (uint8_t)s->kind) < 0 ||
@@ -109,7 +109,7 @@ static int bind_param(struct sqlite_writer *w, sqlite3_stmt *st, int i, const st
     }
 }
 
-static int run(struct sqlite_writer *w, const struct sqlite_target *t, const struct tr_sqlm_step *s, struct tr_err *err)
+static int run(struct sqlite_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, struct tr_err *err)
 {
     sqlite3_stmt *st = NULL;
     int rc = statement(w, t, s, &st, err);
@@ -127,7 +127,7 @@ static int run(struct sqlite_writer *w, const struct sqlite_target *t, const str
 
 static int write_part(struct sqlite_writer *w, const struct tr_part *part, int64_t deadline_ns, struct tr_err *err)
 {
-    const struct sqlite_target *t = (const struct sqlite_target *)(const void *)part->target; /* its first member */
+    const struct tr_sqltarget *t = tr_sqltarget_of(part->target);
     struct tr_sqlbatch_iter it;
     struct tr_change g;
     tr_sqlbatch_begin(&it, part, t->schema, &w->arena);
@@ -152,7 +152,7 @@ static int write_part(struct sqlite_writer *w, const struct tr_part *part, int64
 static int check_lease(struct sqlite_writer *w, struct tr_err *err)
 {
     sqlite3_stmt *st = NULL;
-    uint64_t token = 0, ours = w->sink->lease_token;
+    uint64_t token = 0, ours = w->sink->sql.lease_token;
     if (sqlite3_prepare_v2(w->db.db, "SELECT token FROM _tailrace_lease", -1, &st, NULL) != SQLITE_OK)
         return tr_sqlite_error(&w->db, "checking the lease", err);
     bool ok = sqlite3_step(st) == SQLITE_ROW;
@@ -227,7 +227,7 @@ int tr_sqlite_writer_new(struct sqlite_sink *s, struct tr_writer **ret, struct t
     w->writer.ops = &ops;
     w->sink = s;
     w->db.path = s->o->path;
-    w->db.what = s->what;
+    w->db.what = s->sql.what;
     tr_map_init(&w->statements);
     tr_arena_init(&w->arena, 64 << 10, 0);
     *ret = &w->writer;

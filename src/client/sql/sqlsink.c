@@ -1,0 +1,240 @@
+#include "sqlsink.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc.h"
+#include "check.h"
+#include "sqlbatch.h"
+#include "text.h"
+
+/* A table the sink keeps for a source table. */
+struct place {
+    char ns[TR_SQL_NAME_MAX + 1], name[TR_SQL_NAME_MAX + 1];
+    char said[2 * TR_SQL_NAME_MAX + 2]; /* for people */
+};
+
+static struct tr_sqlsink *of(struct tr_sink *s)
+{
+    return tr_container_of(s, struct tr_sqlsink, sink);
+}
+
+static struct place place_of(const struct tr_sqlsink *s, const struct tr_schema *sc, enum tr_target_variant v)
+{
+    struct place p;
+    char base[2 * TR_SQL_NAME_MAX + 4];
+    bool prefixed = s->ns && strcmp(sc->ns, "public") != 0;
+    snprintf(base, sizeof base, "%s%s%s", prefixed ? sc->ns : "", prefixed ? "__" : "", sc->name);
+    snprintf(p.ns, sizeof p.ns, "%s", v == TR_TARGET_META ? s->meta_ns : s->ns ? s->ns : sc->ns);
+    tr_sql_derived(v == TR_TARGET_META ? "_tailrace_heartbeat" : base, v == TR_TARGET_SHADOW ? "__tr_build" : v == TR_TARGET_CHANGELOG ? "_changelog" : "", p.name);
+    snprintf(p.said, sizeof p.said, "%s%s%s", p.ns, *p.ns ? "." : "", p.name);
+    return p;
+}
+
+static const char *kind_name(enum tr_target_variant v)
+{
+    return v == TR_TARGET_MIRROR ? "mirror" : v == TR_TARGET_SHADOW ? "shadow" : v == TR_TARGET_CHANGELOG ? "changelog" : "meta";
+}
+
+static enum tr_table_kind table_kind(const struct tr_sqlsink *s, const struct tr_schema *sc, enum tr_target_variant v)
+{
+    if (v == TR_TARGET_CHANGELOG)
+        return TR_TABLE_LOG;
+    if (v == TR_TARGET_META)
+        return TR_TABLE_MIRROR_HARD;
+    for (size_t i = 0; i < s->hard_delete.n; i++)
+        if (tr_glob_table(tr_slice_str(s->hard_delete.v[i]), tr_slice_str(sc->ns), tr_slice_str(sc->name)))
+            return TR_TABLE_MIRROR_HARD;
+    return TR_TABLE_MIRROR_SOFT;
+}
+
+static struct tr_table_note note_of(const struct tr_schema *sc, enum tr_target_variant v)
+{
+    struct tr_table_note n = {.schema_version = sc->version};
+    snprintf(n.source, sizeof n.source, "%.64s.%.64s", sc->ns, sc->name);
+    snprintf(n.kind, sizeof n.kind, "%s", kind_name(v));
+    return n;
+}
+
+static int nomem(const struct tr_sqlsink *s, const struct place *p, struct tr_err *err)
+{
+    return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: no memory for table %s", s->what, p->said);
+}
+
+static int removed(const struct tr_sqlsink *s, const char *thing, const struct place *p, const struct tr_table_note *n, struct tr_err *err)
+{
+    return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: %s %s was removed from the sink; take a new snapshot: tailrace table resnapshot %s", s->what, thing, p->said, n->source);
+}
+
+static int describe(struct tr_sqlsink *s, const struct place *p, int64_t deadline_ns, struct tr_table_desc *ret, struct tr_err *err)
+{
+    memset(ret, 0, sizeof *ret);
+    return s->catalog->ops->describe(s->catalog, p->ns, p->name, deadline_ns, ret, err);
+}
+
+static int execute(struct tr_sqlsink *s, const struct tr_plan *p, int64_t deadline_ns, struct tr_err *err)
+{
+    if (p->refused)
+        return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: %s", s->what, p->reason);
+    int rc = p->n ? s->catalog->ops->execute(s->catalog, p, deadline_ns, err) : TR_OK;
+    if (rc == TR_STALE) { /* a statement of ours that the database does not take: asking again will not help */
+        rc = TR_REJECT;
+        if (err)
+            err->rc = rc;
+    }
+    return rc;
+}
+
+/* ---- bind ---- */
+
+static int plan_bind(struct tr_sqlsink *s, const struct tr_want *w, const struct place *p, enum tr_target_variant v, const struct tr_table_note *n,
+                     const struct tr_table_desc *have, struct tr_plan *ret, struct tr_err *err)
+{
+    if (have->ours && strcmp(have->note.source, n->source) != 0)
+        return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: table %s mirrors %s already; %s would need the same name", s->what, p->said, have->note.source, n->source);
+    if (have->ours && !have->exists && v != TR_TARGET_SHADOW)
+        return removed(s, "table", p, n, err);
+    const struct tr_table_desc none = {.no_ns = have->no_ns};
+    bool other_build = v == TR_TARGET_SHADOW && have->ours && have->note.snapshot_id != n->snapshot_id;
+    const struct tr_table_desc *is = other_build || !have->exists ? &none : have;
+    int rc = other_build ? tr_plan_drop(w->ns, w->name, ret, err) : TR_OK;
+    if (rc >= 0)
+        rc = tr_reconcile(w, is, ret, err);
+    if (rc < 0 || ret->refused)
+        return rc;
+    bool changed = ret->n > 0;
+    if (v == TR_TARGET_MIRROR && (changed || !is->view)) /* a hand that cures a table may have had to drop its view */
+        rc = tr_plan_view(w, ret, err);
+    struct tr_table_note note = *n;
+    note.snapshot_id = v == TR_TARGET_SHADOW ? n->snapshot_id : is->note.snapshot_id;
+    note.schema_version = TR_MAX(n->schema_version, is->note.schema_version);
+    if (rc < 0 || (!changed && note.schema_version == is->note.schema_version))
+        return rc;
+    struct tr_buf pos;
+    tr_buf_init(&pos);
+    bool newest = n->schema_version >= is->note.schema_version;
+    if ((newest && tr_positions_put(w, &pos) < 0) || tr_plan_note(ret, p->ns, p->name, &note, newest ? tr_buf_cstr(&pos) : NULL) < 0)
+        rc = nomem(s, p, err);
+    tr_buf_done(&pos);
+    return rc;
+}
+
+static int new_target(struct tr_sqlsink *s, const struct tr_schema *sc, enum tr_target_variant v, const struct place *p, struct tr_target **ret, struct tr_err *err)
+{
+    struct tr_sqltarget *t = tr_calloc(1, sizeof *t);
+    if (!t)
+        return nomem(s, p, err);
+    tr_list_init(&t->link);
+    t->target = (struct tr_target){.table_id = sc->table_id, .schema_version = sc->version, .variant = v};
+    t->schema = tr_schema_ref(sc);
+    t->id = ++s->next_id;
+    memcpy(t->ns, p->ns, sizeof t->ns);
+    memcpy(t->name, p->name, sizeof t->name);
+    int rc = tr_sqlm_init(&t->m, s->dialect, table_kind(s, sc, v), t->schema, t->ns, t->name, err);
+    if (rc < 0) {
+        tr_schema_unref(t->schema);
+        tr_free(t);
+        return rc;
+    }
+    tr_list_push_back(&s->targets, &t->link);
+    *ret = &t->target;
+    return TR_OK;
+}
+
+int tr_sqlsink_bind(struct tr_sink *ts, const struct tr_schema *sc, enum tr_target_variant v, uint64_t snapshot_id, int64_t deadline_ns, struct tr_target **ret,
+                    struct tr_err *err)
+{
+    struct tr_sqlsink *s = of(ts);
+    struct place p = place_of(s, sc, v);
+    struct tr_table_note n = note_of(sc, v);
+    struct tr_want w = {0};
+    struct tr_table_desc have = {0};
+    struct tr_plan plan = {0};
+    n.snapshot_id = snapshot_id;
+    int rc = tr_want_new(s->dialect, table_kind(s, sc, v), sc, p.ns, p.name, &w, err);
+    if (rc >= 0)
+        rc = describe(s, &p, deadline_ns, &have, err);
+    if (rc >= 0)
+        rc = plan_bind(s, &w, &p, v, &n, &have, &plan, err);
+    if (rc >= 0)
+        rc = execute(s, &plan, deadline_ns, err);
+    tr_plan_done(&plan);
+    tr_table_desc_done(&have);
+    tr_want_done(&w);
+    return rc < 0 ? rc : new_target(s, sc, v, &p, ret, err);
+}
+
+/* ---- swap ---- */
+
+int tr_sqlsink_swap(struct tr_sink *ts, const struct tr_schema *sc, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
+{
+    struct tr_sqlsink *s = of(ts);
+    struct place shadow = place_of(s, sc, TR_TARGET_SHADOW), mirror = place_of(s, sc, TR_TARGET_MIRROR);
+    struct tr_table_note n = note_of(sc, TR_TARGET_MIRROR);
+    struct tr_table_desc build = {0}, there = {0};
+    struct tr_want w = {0};
+    struct tr_plan plan = {0};
+    int rc = describe(s, &shadow, deadline_ns, &build, err);
+    if (rc >= 0)
+        rc = describe(s, &mirror, deadline_ns, &there, err);
+    /* The build first: one that was made again, because a crash came between its swap and the note of it, is ahead of the mirror. */
+    bool have_build = rc >= 0 && build.exists && build.ours && build.note.snapshot_id == snapshot_id;
+    bool done = rc >= 0 && !build.ours && there.exists && there.ours && there.note.snapshot_id == snapshot_id;
+    if (rc >= 0 && !done && !have_build)
+        rc = removed(s, "the build of table", &mirror, &n, err);
+    if (rc >= 0 && !done)
+        rc = tr_want_new(s->dialect, table_kind(s, sc, TR_TARGET_MIRROR), sc, mirror.ns, mirror.name, &w, err);
+    if (rc >= 0 && !done)
+        rc = tr_plan_swap(&w, &there, shadow.name, &build, &plan, err);
+    if (rc >= 0)
+        rc = execute(s, &plan, deadline_ns, err);
+    tr_plan_done(&plan);
+    tr_want_done(&w);
+    tr_table_desc_done(&there);
+    tr_table_desc_done(&build);
+    return rc;
+}
+
+int tr_sqlsink_built(struct tr_sink *ts, const struct tr_schema *sc, int64_t deadline_ns, uint64_t *ret_snapshot_id, struct tr_err *err)
+{
+    struct tr_sqlsink *s = of(ts);
+    struct place p = place_of(s, sc, TR_TARGET_MIRROR);
+    struct tr_table_desc d;
+    int rc = describe(s, &p, deadline_ns, &d, err);
+    *ret_snapshot_id = rc >= 0 && d.exists && d.ours ? d.note.snapshot_id : 0;
+    tr_table_desc_done(&d);
+    return rc;
+}
+
+/* ---- life ---- */
+
+int tr_sqlsink_encoder_new(struct tr_sink *s, const struct tr_target *t, struct tr_encoder **ret, struct tr_err *err)
+{
+    (void)s;
+    (void)t;
+    return tr_sqlbatch_encoder_new(ret, err);
+}
+
+void tr_sqlsink_init(struct tr_sqlsink *s, const struct tr_sink_ops *ops, enum tr_dialect d, struct tr_catalog *catalog, const struct tr_component_env *env)
+{
+    *s = (struct tr_sqlsink){.sink = {.ops = ops, .caps = TR_SQLSINK_CAPS, .shards = 1, .n_endpoints = 1},
+                             .catalog = catalog,
+                             .dialect = d,
+                             .meta_ns = "",
+                             .lease_token = env->lease_token,
+                             .hard_delete = env->hard_delete};
+    snprintf(s->name, sizeof s->name, "%s", env->name);
+    snprintf(s->what, sizeof s->what, "sink %s", s->name);
+    tr_list_init(&s->targets);
+}
+
+void tr_sqlsink_done(struct tr_sqlsink *s)
+{
+    struct tr_list *l;
+    while ((l = tr_list_pop_front(&s->targets))) {
+        struct tr_sqltarget *t = tr_container_of(l, struct tr_sqltarget, link);
+        tr_sqlm_done(&t->m);
+        tr_schema_unref(t->schema);
+        tr_free(t);
+    }
+}
