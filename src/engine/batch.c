@@ -6,8 +6,9 @@
 #include "check.h"
 #include "hash.h"
 
-/* Sealing: the items of a batch become parts, one per target in first-use order, chunks in item order within a part. The batch
- * owns its items until its end, and with them segments and acks. */
+/* Sealing: the items of a batch become parts, chunks in item order within a part. A table that comes in one definition is one part. One
+ * that changes to another and back (a snapshot's rows, then the changes since its beginning) is a part for each stretch, since two rows of a
+ * key must not change places. The batch owns its items until its end, and with them segments and acks. */
 
 static struct tr_msg *msg_of(struct tr_list *n)
 {
@@ -73,28 +74,29 @@ static void span_add(struct tr_span *v, uint32_t *n, const struct tr_span *s)
     v[(*n)++] = *s;
 }
 
-/* Index of each item's part, by a map from target to part. */
-static int count_parts(struct tr_ebatch *b, struct tr_u64map *map, uint32_t *ret_parts, uint32_t *ret_items, uint32_t *ret_spans)
+/* Gives each item its part: that of the item before it of the same table, if that one has the same target. */
+static int count_parts(struct tr_ebatch *b, uint32_t *ret_parts, uint32_t *ret_items, uint32_t *ret_spans)
 {
     uint32_t parts = 0, items = 0, spans = 0;
+    struct tr_u64map last; /* table and variant -> struct tr_msg */
+    int rc = TR_OK;
+    tr_u64map_init(&last);
     TR_LIST_EACH (n, &b->items) {
-        struct tr_msg *m = msg_of(n);
-        uint64_t at;
-        if (!tr_u64map_find(map, (uintptr_t)m->target, &at)) {
-            if (tr_u64map_put(map, (uintptr_t)m->target, parts) < 0)
-                return TR_NOMEM;
-            parts++;
-        }
+        struct tr_msg *m = msg_of(n), *before = tr_u64map_get_ptr(&last, m->it.table);
+        m->part = before && before->target == m->target ? before->part : parts++;
+        if (rc >= 0)
+            rc = tr_u64map_put_ptr(&last, m->it.table, m);
         items++;
         spans += m->n_spans;
     }
+    tr_u64map_done(&last);
     *ret_parts = parts;
     *ret_items = items;
     *ret_spans = spans;
-    return TR_OK;
+    return rc < 0 ? rc : TR_OK;
 }
 
-static void fill(struct tr_ebatch *b, const struct tr_u64map *map, uint32_t n_parts)
+static void fill(struct tr_ebatch *b, uint32_t n_parts)
 {
     struct tr_sealed *d = &b->sealed;
     d->rows = d->bytes = 0;
@@ -105,9 +107,7 @@ static void fill(struct tr_ebatch *b, const struct tr_u64map *map, uint32_t n_pa
         b->part_first[i] = INT64_MAX;
     TR_LIST_EACH (n, &b->items) { /* how many chunks has each part */
         struct tr_msg *m = msg_of(n);
-        uint64_t at = 0;
-        tr_u64map_find(map, (uintptr_t)m->target, &at);
-        struct tr_part *p = &b->parts[at];
+        struct tr_part *p = &b->parts[m->part];
         p->target = m->target;
         p->n++;
         p->rows += m->rows;
@@ -118,7 +118,7 @@ static void fill(struct tr_ebatch *b, const struct tr_u64map *map, uint32_t n_pa
         b->dependent |= m->dependent;
         for (uint32_t i = 0; i < m->n_spans; i++) {
             span_add(b->spans, &d->n_spans, &m->spans[i]);
-            b->part_first[at] = TR_MIN(b->part_first[at], m->spans[i].first);
+            b->part_first[m->part] = TR_MIN(b->part_first[m->part], m->spans[i].first);
         }
     }
     struct tr_chunk *c = b->chunks;
@@ -129,9 +129,7 @@ static void fill(struct tr_ebatch *b, const struct tr_u64map *map, uint32_t n_pa
     }
     TR_LIST_EACH (n, &b->items) {
         struct tr_msg *m = msg_of(n);
-        uint64_t at = 0;
-        tr_u64map_find(map, (uintptr_t)m->target, &at);
-        struct tr_part *p = &b->parts[at];
+        struct tr_part *p = &b->parts[m->part];
         b->chunks[(p->v - b->chunks) + p->n++] = (struct tr_chunk){.seg = m->seg, .len = (uint32_t)m->seg->buf.n, .rows = m->rows};
     }
     d->parts = b->parts;
@@ -141,22 +139,19 @@ static void fill(struct tr_ebatch *b, const struct tr_u64map *map, uint32_t n_pa
 
 static int build(struct tr_ebatch *b)
 {
-    struct tr_u64map map;
     uint32_t parts, items, spans;
-    tr_u64map_init(&map);
     free_arrays(b);
-    int rc = count_parts(b, &map, &parts, &items, &spans);
+    int rc = count_parts(b, &parts, &items, &spans);
     if (rc >= 0) {
         b->parts = tr_calloc(parts, sizeof *b->parts);
         b->part_first = tr_calloc(parts, sizeof *b->part_first);
         b->chunks = tr_calloc(items, sizeof *b->chunks);
         b->spans = tr_calloc(spans ? spans : 1, sizeof *b->spans);
         if (b->parts && b->part_first && b->chunks && b->spans)
-            fill(b, &map, parts);
+            fill(b, parts);
         else
             rc = TR_NOMEM;
     }
-    tr_u64map_done(&map);
     b->completed = b->has_tokens = false;
     return rc;
 }
@@ -193,7 +188,7 @@ void tr_ebatch_tokens(struct tr_ebatch *b, const char *sink)
         tr_hasher_add_u64(&h, (uint64_t)p->target->variant);
         TR_LIST_EACH (n, &b->items) {
             struct tr_msg *m = msg_of(n);
-            for (uint32_t k = 0; m->target == p->target && k < m->n_spans; k++) {
+            for (uint32_t k = 0; m->part == i && k < m->n_spans; k++) {
                 tr_hasher_add_u64(&h, (uint64_t)m->spans[k].lane << 32 | m->spans[k].epoch);
                 tr_hasher_add_u64(&h, (uint64_t)m->spans[k].first);
                 tr_hasher_add_u64(&h, (uint64_t)m->spans[k].last);
@@ -209,10 +204,9 @@ void tr_ebatch_tokens(struct tr_ebatch *b, const char *sink)
 
 int tr_ebatch_drop_part(struct tr_ebatch *b, uint32_t part)
 {
-    const struct tr_target *t = b->parts[part].target;
     TR_LIST_EACH (n, &b->items) {
         struct tr_msg *m = msg_of(n);
-        if (m->target != t)
+        if (m->part != part)
             continue;
         tr_list_del(&m->it.node);
         tr_msg_deliver(m);

@@ -75,7 +75,8 @@ static struct tr_batcher_bin *bin_open(struct tr_batcher *b, uint64_t target, ui
         struct tr_batcher_bin *bin = &b->bins[i];
         if (!bin->used) {
             bin->used = true;
-            bin->idle = bin->partial = false;
+            bin->idle = bin->partial = bin->closed = false;
+            bin->seq = b->seq++;
             bin->forced = b->closing;
             bin->target = target;
             bin->table = table;
@@ -107,10 +108,10 @@ static struct tr_batcher_bin *bin_for(struct tr_batcher *b, const struct tr_batc
         struct tr_batcher_bin *bin = &b->bins[i];
         if (!bin->used)
             continue;
-        if (bin->target == it->target)
+        if (bin->target == it->target && !bin->closed)
             hit = bin;
         else if (bin->table == it->table)
-            bin->forced = true;
+            bin->forced = bin->closed = true;
     }
     if (!hit)
         hit = bin_open(b, it->target, it->table);
@@ -251,7 +252,7 @@ bool tr_batcher_next(struct tr_batcher *b, int64_t now_ns, bool no_writes, struc
         int64_t due = bin_due(b, bin);
         if (bin->idle && no_writes && due > now_ns)
             due = now_ns;
-        if (due <= now_ns && (!best || due < best_due || (due == best_due && bin->oldest_ns < best->oldest_ns))) {
+        if (due <= now_ns && (!best || due < best_due || (due == best_due && bin->seq < best->seq))) {
             best = bin;
             best_due = due;
         }

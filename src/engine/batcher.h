@@ -43,7 +43,9 @@ struct tr_batcher_bin {
     uint64_t target, table;
     uint64_t rows, bytes;
     int64_t oldest_ns;
+    uint64_t seq;        /* rises with each bin opened */
     bool used, idle, forced;
+    bool closed;         /* rows of its table came in another definition: nothing may be added behind them */
     bool partial;        /* BOUNDARY: ends inside a transaction larger than the bound */
 };
 
@@ -58,6 +60,7 @@ struct tr_batcher {
     struct tr_batcher_cfg cfg;
     struct tr_batcher_bin *bins;
     uint32_t n_bins;     /* used */
+    uint64_t seq;
     struct tr_staging {
         struct tr_list items;
         uint64_t charge;

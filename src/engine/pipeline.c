@@ -462,6 +462,7 @@ static void free_sink(struct tr_sink_rt *k)
         tr_shard_done(&k->shards[s]);
     tr_free(k->shards);
     struct tr_list *n;
+    tr_free(k->refusals);
     while ((n = tr_list_pop_front(&k->targets))) {
         struct tr_target_ent *e = tr_container_of(n, struct tr_target_ent, node);
         if (e->schema)

@@ -79,8 +79,8 @@ struct tr_pipeline_def {
     /* One chain per pipeline thread. outs[i] belongs to sinks[i] and lives as long as the chain. */
     int (*chain_new)(void *arg, uint32_t thread, struct tr_out **outs, uint32_t n_outs, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err);
     /* A writer (or the bind that a STALE asked for) refused a part for good. `first`: lowest position of that part. Called on the shard
-     * worker's thread; again for each batch that still holds rows of that table. A bind that tr_out_bind asked for is refused to the
-     * chain alone. */
+     * worker's thread, and again for each batch that holds rows which were put for that table before the chain unbound it: they are refused too,
+     * without being tried. A bind that tr_out_bind asked for is refused to the chain alone. */
     enum tr_reject_answer (*on_reject)(void *arg, uint32_t sink, const struct tr_target *t, int64_t first, const struct tr_err *err);
     /* Called on the controller's thread when watermarks moved (after commit was handed to the source). */
     void (*on_watermark)(void *arg, const struct tr_watermark *v, size_t n);

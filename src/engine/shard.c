@@ -285,6 +285,8 @@ static void on_rejected(struct tr_shard *s, struct tr_ebatch *b)
     enum tr_reject_answer answer = TR_REJECT_FAIL;
     if (b->sealed.n_parts > 1 && (err.code < 0 || err.code >= (int64_t)b->sealed.n_parts))
         tr_err_set(&err, TR_FATAL, TR_DOM_ENGINE, "sink %s refused a batch without saying which of its %u parts: %s", s->sink->name, b->sealed.n_parts, b->err.msg);
+    else if (tr_sink_refuse(s->sink, b->sealed.parts[part].target, &err) < 0)
+        tr_err_set(&err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory to note a refused table", s->sink->name);
     else if (p->def.on_reject)
         answer = p->def.on_reject(p->def.arg, s->sink->index, b->sealed.parts[part].target, b->part_first[part], &err);
     if (answer == TR_REJECT_DROP && tr_ebatch_drop_part(b, part) < 0) {
@@ -307,7 +309,10 @@ static bool act(struct tr_shard *s, int64_t now_ns)
     case TR_DISP_ACT_NONE:
         return false;
     case TR_DISP_ACT_WRITE:
-        start_write(s, &a);
+        if (tr_sink_refused(s->sink, b, &b->err))
+            tr_dispatcher_on_result(&s->disp, a.ticket, TR_REJECT, TR_BLAME_BATCH, 0, now_ns);
+        else
+            start_write(s, &a);
         return true;
     case TR_DISP_ACT_DONE:
         on_done(s, b);

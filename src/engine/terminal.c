@@ -301,16 +301,6 @@ static void check_generation(struct tr_out *o)
     tr_map_clear(&o->binds);
 }
 
-/* A table arrives in another version: what stands open of the older one goes first. */
-static void ship_other_versions(struct tr_out *o, const struct tr_target_key *key)
-{
-    TR_LIST_EACH (n, &o->open) {
-        struct open_chunk *c = tr_container_of(n, struct open_chunk, node);
-        if (c->target->table_id == key->table_id && c->target->schema_version != key->version && !o->k->one_target && !o->k->boundary)
-            ship(o, c, 0);
-    }
-}
-
 int tr_out_bind(struct tr_out *o, const struct tr_schema *s, enum tr_target_variant variant, uint64_t snapshot_id, struct tr_target **ret,
                 struct tr_err *err)
 {
@@ -328,7 +318,6 @@ int tr_out_bind(struct tr_out *o, const struct tr_schema *s, enum tr_target_vari
     struct tr_target_ent *e = tr_map_get(&o->binds, tr_slice_of(&key, sizeof key));
     int rc = TR_OK;
     if (!e) {
-        ship_other_versions(o, &key);
         tr_mutex_lock(&k->lock);
         e = ask(k, &key, s, false);
         if (!e)
@@ -380,7 +369,7 @@ void tr_out_unbind(struct tr_out *o, uint32_t table_id, enum tr_target_variant v
         if (!e->swap && e->key.table_id == table_id && e->key.variant == (uint32_t)variant)
             e->forgotten = true;
     }
-    atomic_fetch_add_explicit(&k->generation, 1, memory_order_release);
+    tr_sink_let_go(k, table_id, (uint32_t)variant, atomic_fetch_add_explicit(&k->generation, 1, memory_order_release) + 1);
     tr_mutex_unlock(&k->lock);
     check_generation(o);
     TR_LIST_EACH (n, &o->idle) {
@@ -398,6 +387,21 @@ static uint32_t shard_of(const struct tr_out *o, const struct tr_change *c)
 {
     uint32_t n = o->k->n_shards;
     return n == 1 ? 0 : (uint32_t)(tr_hash64(c->key.p, c->key.n) % n);
+}
+
+/* What stands open of the same table in another definition goes first, or two rows of a key might change places. */
+static void ship_rival(struct tr_out *o, const struct tr_target *t, uint32_t shard)
+{
+    TR_LIST_EACH (n, &o->open) {
+        struct open_chunk *c = tr_container_of(n, struct open_chunk, node);
+        if (c->target == t || c->shard != shard || c->target->table_id != t->table_id || c->target->variant != t->variant)
+            continue;
+        if (o->k->boundary && !o->tx_open)
+            ship_all(o, TR_MSG_BOUNDARY);
+        else
+            ship(o, c, 0);
+        return; /* there is one at most */
+    }
 }
 
 static int chunk_find(struct tr_out *o, struct tr_target *t, uint32_t shard, struct open_chunk **ret, struct tr_err *err)
@@ -445,6 +449,7 @@ static int chunk_begin(struct tr_out *o, struct open_chunk *c, struct tr_err *er
         return tr_err_set(err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory for a chunk of %zu bytes", o->k->name, c->guess);
     }
     m->target = c->target;
+    m->generation = o->generation;
     m->it.oldest_ns = o->w->now_ns;
     c->msg = m;
     c->mark_bytes = 0;
@@ -592,7 +597,9 @@ static void enforce_limits(struct tr_out *o)
 static int put_run(struct tr_out *o, struct tr_target *t, uint32_t shard, const struct tr_change *v, uint32_t n, struct tr_ack *ack, int64_t pos,
                    struct tr_err *err)
 {
-    struct open_chunk *c = NULL;
+    struct open_chunk *c = o->last;
+    if (!c || c->target != t || c->shard != shard || !c->msg)
+        ship_rival(o, t, shard);
     int rc = chunk_find(o, t, shard, &c, err);
     if (rc < 0 || (!c->msg && (rc = chunk_begin(o, c, err)) < 0))
         return rc;

@@ -37,6 +37,7 @@ struct kit {
     char warning[512];
     /* scripts of the chain */
     _Atomic int not_ready_times;
+    _Atomic uint32_t unbind;     /* a table whose mirror is to be forgotten before the next payload */
     _Atomic int barrier;         /* asks for one before each payload (1), between transactions (2) */
     _Atomic uint64_t chains_freed, watermarks, rejected;
     _Atomic int64_t reject_first;
@@ -108,6 +109,9 @@ static inline int kit_push(void *chain, const struct tr_payloads *in, uint32_t f
             ret->state = TR_PUSH_NOT_READY;
             return TR_OK;
         }
+        uint32_t unbind = atomic_exchange(&c->k->unbind, 0);
+        for (uint32_t i = 0; unbind && i < c->n; i++)
+            tr_out_unbind(c->outs[i], unbind, TR_TARGET_MIRROR);
         int barrier = atomic_load_explicit(&c->k->barrier, memory_order_relaxed);
         for (uint32_t i = 0; (barrier == 1 || (barrier == 2 && !c->in_tx)) && i < c->n && rc == TR_OK; i++)
             rc = tr_out_barrier(c->outs[i], err);

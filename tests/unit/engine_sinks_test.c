@@ -95,6 +95,36 @@ static void test_a_refused_part_is_dropped(void **state)
     kit_end(&k);
 }
 
+/* A later row that went in would keep an earlier one of its key out: so nothing does until the chain has let go of the table. */
+static void test_what_follows_a_refused_part_is_refused(void **state)
+{
+    struct kit k;
+    (void)state;
+    kit_init(&k, 1, &plain);
+    kit_start(&k);
+    busy(&k);
+    tr_mem_script(k.sink[0], &(struct tr_mem_outcome){.rc = TR_REJECT, .part = 1});
+    kit_row(&k, 0, 5, 1, 1, "x");
+    kit_row(&k, 0, 6, 2, 1, "y");
+    KIT_UNTIL(kit_status(&k).records_in == 6);
+    tr_mem_hold(k.sink[0], false);
+    KIT_UNTIL(k.rejected == 1 && tr_mem_committed(k.src, 0) == 6);
+    assert_int_equal(stats(&k).rows, 5);
+    kit_row(&k, 0, 7, 2, 2, "y"); /* the sink would take it */
+    KIT_UNTIL(tr_mem_committed(k.src, 0) == 7);
+    kit_row(&k, 0, 8, 3, 2, "z");
+    KIT_UNTIL(tr_mem_committed(k.src, 0) == 8);
+    assert_int_equal(k.rejected, 2);
+    assert_int_equal(stats(&k).rows, 6);
+    atomic_store(&k.unbind, 2);
+    kit_row(&k, 0, 9, 2, 1, "y");
+    KIT_UNTIL(tr_mem_committed(k.src, 0) == 9);
+    assert_int_equal(k.rejected, 2);
+    assert_int_equal(stats(&k).rows, 7);
+    kit_stop(&k);
+    kit_end(&k);
+}
+
 static void test_a_batch_of_nothing_but_the_refused_part(void **state)
 {
     struct kit k;
@@ -616,6 +646,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_retry_is_the_same_bytes),
         cmocka_unit_test(test_a_refused_part_is_dropped),
+        cmocka_unit_test(test_what_follows_a_refused_part_is_refused),
         cmocka_unit_test(test_a_batch_of_nothing_but_the_refused_part),
         cmocka_unit_test(test_what_fails_the_pipeline),
         cmocka_unit_test(test_stale_binds_again),

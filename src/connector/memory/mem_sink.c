@@ -17,7 +17,6 @@ enum { OUTCOMES_MAX = 4096 };
 struct mem_target {
     struct tr_target spi;
     struct mem_target *next;
-    uint64_t snapshot_id;
 };
 
 struct kept {
@@ -46,6 +45,8 @@ struct tr_mem_sink {
     struct tr_map state;   /* table, variant, key -> struct kept */
     struct tr_map tokens;
     struct tr_u64map built; /* table -> snapshot_id */
+    struct tr_u64map shadow; /* table -> snapshot_id of its shadow */
+    uint32_t refuses[3][4]; /* enum tr_mem_taking, variant: bits by table */
     struct tr_mem_sink_stats stats;
 };
 
@@ -326,6 +327,31 @@ void tr_mem_script_bind(struct tr_mem_sink *s, int rc, const char *msg, uint32_t
     tr_mutex_unlock(&s->lock);
 }
 
+void tr_mem_taking(struct tr_mem_sink *s, uint32_t table_id, enum tr_target_variant variant, enum tr_mem_taking how)
+{
+    TR_ASSERT(table_id < 32);
+    tr_mutex_lock(&s->lock);
+    for (int i = TR_MEM_TAKES; i <= TR_MEM_REFUSES_BINDS; i++) {
+        uint32_t *bits = &s->refuses[i][variant];
+        *bits = i == (int)how ? *bits | 1u << table_id : *bits & ~(1u << table_id);
+    }
+    tr_mutex_unlock(&s->lock);
+}
+
+static bool refuses(const struct tr_mem_sink *s, enum tr_mem_taking how, uint32_t table_id, enum tr_target_variant variant)
+{
+    return table_id < 32 && s->refuses[how][variant] >> table_id & 1;
+}
+
+/* The first part of a batch that its table refuses; n_parts: none. */
+static uint32_t refused_part(const struct tr_mem_sink *s, const struct tr_sealed *b)
+{
+    uint32_t i = 0;
+    while (i < b->n_parts && !refuses(s, TR_MEM_REFUSES_ROWS, b->parts[i].target->table_id, b->parts[i].target->variant))
+        i++;
+    return i;
+}
+
 void tr_mem_script_probe(struct tr_mem_sink *s, int rc, uint32_t times)
 {
     tr_mutex_lock(&s->lock);
@@ -412,6 +438,9 @@ static int writer_write(struct tr_writer *spi, struct tr_endpoint *ep, const str
         err->blame = TR_BLAME_ENDPOINT;
     } else {
         struct tr_mem_outcome o = next_outcome(s);
+        uint32_t bad = refused_part(s, b);
+        if (bad < b->n_parts)
+            o = (struct tr_mem_outcome){.rc = TR_REJECT, .part = bad, .blame = TR_BLAME_BATCH};
         bool passed = !(s->hold || o.delay_ns || s->def.write_ns) || pass_time(w, o.delay_ns + s->def.write_ns, deadline_ns);
         if (passed && o.apply)
             apply(s, b, o.apply_parts ? o.apply_parts : UINT32_MAX, w->shard, e);
@@ -551,6 +580,37 @@ static int writer_new(struct tr_sink *spi, uint32_t shard, struct tr_writer **re
 
 /* ---- targets ---------------------------------------------------------------------------------------------------------- */
 
+/* The rows that the table has in `goes` go; those it has in `from` are in `goes` from now on, if that is another. */
+static void keep_state(struct tr_mem_sink *s, uint32_t table_id, enum tr_target_variant from, enum tr_target_variant goes)
+{
+    struct tr_map old = s->state;
+    size_t it = 0;
+    struct tr_slice key;
+    void *val;
+    tr_map_init(&s->state);
+    while (tr_map_next(&old, &it, &key, &val)) {
+        struct kept *k = val;
+        if (k->r.table_id == table_id && k->r.variant == goes)
+            continue;
+        if (k->r.table_id == table_id && k->r.variant == from)
+            k->r.variant = goes;
+        struct tr_buf b = {0};
+        TR_ASSERT(state_key(&b, &k->r, tr_slice_sub(key, 5, key.n)) >= 0 && tr_map_put(&s->state, tr_buf_slice(&b), k, NULL) >= 0);
+        tr_buf_done(&b);
+    }
+    tr_map_done(&old);
+}
+
+/* Rows of another build go. */
+static void fresh_shadow(struct tr_mem_sink *s, uint32_t table_id, uint64_t snapshot_id)
+{
+    uint64_t old = 0;
+    if (tr_u64map_find(&s->shadow, table_id, &old) && old == snapshot_id)
+        return;
+    keep_state(s, table_id, TR_TARGET_SHADOW, TR_TARGET_SHADOW);
+    TR_ASSERT(tr_u64map_put(&s->shadow, table_id, snapshot_id) >= 0);
+}
+
 static int bind(struct tr_sink *spi, const struct tr_schema *schema, enum tr_target_variant variant, uint64_t snapshot_id, int64_t deadline_ns,
                 struct tr_target **ret, struct tr_err *err)
 {
@@ -563,15 +623,16 @@ static int bind(struct tr_sink *spi, const struct tr_schema *schema, enum tr_tar
     if (s->bind_times) {
         s->bind_times--;
         rc = tr_err_set(err, s->bind_rc, TR_DOM_SINK, "%s", s->bind_msg);
+    } else if (refuses(s, TR_MEM_REFUSES_BINDS, id, variant)) {
+        rc = tr_err_set(err, TR_REJECT, TR_DOM_SINK, "table %u refuses to be bound", id);
     } else {
-        struct mem_target *t = s->targets;
-        while (t && (t->spi.table_id != id || t->spi.schema_version != version || t->spi.variant != variant || t->snapshot_id != snapshot_id))
-            t = t->next;
+        if (variant == TR_TARGET_SHADOW)
+            fresh_shadow(s, id, snapshot_id);
+        struct mem_target *t = s->def.caps & TR_CAP_ONE_TARGET ? s->targets : NULL;
         if (!t) {
             t = tr_calloc(1, sizeof *t);
             TR_ASSERT(t != NULL);
             t->spi = (struct tr_target){.table_id = id, .schema_version = version, .variant = variant};
-            t->snapshot_id = snapshot_id;
             t->next = s->targets;
             s->targets = t;
         }
@@ -579,27 +640,6 @@ static int bind(struct tr_sink *spi, const struct tr_schema *schema, enum tr_tar
     }
     tr_mutex_unlock(&s->lock);
     return rc;
-}
-
-/* SHADOW rows of the table become its MIRROR rows; the old ones go. */
-static void swap_state(struct tr_mem_sink *s, uint32_t table_id)
-{
-    struct tr_map old = s->state;
-    size_t it = 0;
-    struct tr_slice key;
-    void *val;
-    tr_map_init(&s->state);
-    while (tr_map_next(&old, &it, &key, &val)) {
-        struct kept *k = val;
-        if (k->r.table_id == table_id && k->r.variant == TR_TARGET_MIRROR)
-            continue;
-        if (k->r.table_id == table_id && k->r.variant == TR_TARGET_SHADOW)
-            k->r.variant = TR_TARGET_MIRROR;
-        struct tr_buf b = {0};
-        TR_ASSERT(state_key(&b, &k->r, tr_slice_sub(key, 5, key.n)) >= 0 && tr_map_put(&s->state, tr_buf_slice(&b), k, NULL) >= 0);
-        tr_buf_done(&b);
-    }
-    tr_map_done(&old);
 }
 
 static int swap(struct tr_sink *spi, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
@@ -612,7 +652,7 @@ static int swap(struct tr_sink *spi, const struct tr_schema *schema, uint64_t sn
     s->stats.swaps++;
     tr_u64map_find(&s->built, schema->table_id, &built);
     if (built != snapshot_id) {
-        swap_state(s, schema->table_id);
+        keep_state(s, schema->table_id, TR_TARGET_SHADOW, TR_TARGET_MIRROR);
         TR_ASSERT(tr_u64map_put(&s->built, schema->table_id, snapshot_id) >= 0);
     }
     tr_mutex_unlock(&s->lock);
@@ -660,6 +700,7 @@ static void close_sink(struct tr_sink *spi)
     tr_map_done(&s->state);
     tr_map_done(&s->tokens);
     tr_u64map_done(&s->built);
+    tr_u64map_done(&s->shadow);
     tr_free(s->spi.endpoints);
     tr_cond_done(&s->changed);
     tr_mutex_done(&s->lock);
@@ -688,6 +729,7 @@ int tr_mem_sink_new(const struct tr_mem_sink_def *def, struct tr_mem_sink **ret)
     tr_map_init(&s->state);
     tr_map_init(&s->tokens);
     tr_u64map_init(&s->built);
+    tr_u64map_init(&s->shadow);
     *ret = s;
     return TR_OK;
 }
