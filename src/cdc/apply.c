@@ -86,6 +86,7 @@ static int settle(struct tr_apply_run *ap, struct ap_table *t, struct tr_err *er
             if (rc >= 0 && built && built == t->rec.snapshot_id) {
                 t->rec.state = TR_ST_LIVE;
                 t->rec.mirror_live = true;
+                t->rec.log_from = UINT64_MAX; /* durable before the swap */
                 t->dirty = true;
             }
         }
@@ -156,6 +157,51 @@ void tr_apply_alarm(struct tr_apply_run *ap, const struct ap_table *t, const cha
         c->ops->alarm_clear(c, kind, subject, NULL);
 }
 
+void tr_apply_history_lost(struct tr_apply_run *ap, const struct ap_table *t, uint64_t from, uint64_t to)
+{
+    char text[200];
+    snprintf(text, sizeof text, "the changelog lacks the changes from offset %" PRIu64 " to %" PRIu64 ", which it had refused: the log does not hold them any more", from, to - 1);
+    tr_oslog_fields(TR_OSLOG_ERROR, "apply", TR_OSLOG_F({"sink", ap->cfg.name}, {"table", t->name}), "%s", text);
+    tr_apply_alarm(ap, t, "changelog", text);
+}
+
+/*
+ * The one rule of pausing, for the chain (a definition or a row that the sink does not take) and for the writer (a part of a batch, whose rows
+ * may have been put long before, so that the chain may have paused the table already, or have begun to catch it up again).
+ *
+ * A mirror that was live, or going on after a pause, stays as it is and is continued in place from `offset`; one that was being built starts over
+ * from its snapshot. A changelog is continued from `offset` whatever becomes of the mirror. So is a table that has nothing but a changelog.
+ */
+static void pause_record(struct ap_table *t, enum tr_target_variant variant, uint64_t offset, const struct tr_err *why)
+{
+    struct tr_ctl_sink_table *r = &t->rec;
+    if (variant == TR_TARGET_CHANGELOG)
+        r->log_from = TR_MIN(r->log_from, offset);
+    if (r->state == TR_ST_PAUSED) {
+        if (variant != TR_TARGET_SHADOW)
+            r->pause_offset = TR_MIN(r->pause_offset, offset);
+        return;
+    }
+    if (r->state == TR_ST_CATCHING_UP && r->relive) /* rows of before the last pause may still be refused while the catch-up is far behind them */
+        offset = TR_MIN(offset, r->catchup_offset);
+    r->relive = variant != TR_TARGET_SHADOW && (r->state == TR_ST_LIVE || (r->state == TR_ST_CATCHING_UP && r->relive) || (r->state == TR_ST_WAITING && t->no_key));
+    r->state = TR_ST_PAUSED;
+    r->mirror_live = false;
+    r->pause_offset = offset;
+    snprintf(r->reason, sizeof r->reason, "%.500s", why->msg);
+}
+
+void tr_apply_pause(struct tr_apply_run *ap, struct ap_table *t, enum tr_target_variant variant, uint64_t offset, const struct tr_err *why)
+{
+    tr_mutex_lock(&ap->lock);
+    pause_record(t, variant, offset, why);
+    t->dirty = true;
+    atomic_store(&t->rejected, true);
+    atomic_store(&ap->poked, true);
+    tr_mutex_unlock(&ap->lock);
+    tr_apply_alarm(ap, t, "table", why->msg);
+}
+
 static enum tr_reject_answer on_reject(void *arg, uint32_t sink, const struct tr_target *target, int64_t first, const struct tr_err *err)
 {
     (void)sink;
@@ -164,23 +210,10 @@ static enum tr_reject_answer on_reject(void *arg, uint32_t sink, const struct tr
         return TR_REJECT_FAIL;
     tr_mutex_lock(&ap->lock);
     struct ap_table *t = tr_u64map_get_ptr(&ap->tables, target->table_id);
-    uint64_t offset = (uint64_t)(first & AP_OFFSET_MASK);
-    if (t && t->rec.state == TR_ST_PAUSED && target->variant != TR_TARGET_SHADOW && offset < t->rec.pause_offset) {
-        t->rec.pause_offset = offset; /* the chain paused it further on, with these rows still on their way */
-        t->dirty = true;
-    } else if (t && t->rec.state != TR_ST_PAUSED) {
-        t->rec.relive = target->variant != TR_TARGET_SHADOW && (t->rec.state == TR_ST_LIVE || (t->rec.state == TR_ST_CATCHING_UP && t->rec.relive));
-        t->rec.state = TR_ST_PAUSED;
-        t->rec.pause_offset = offset;
-        snprintf(t->rec.reason, sizeof t->rec.reason, "%.500s", err->msg);
-        t->dirty = true;
-        atomic_store(&t->rejected, true);
-        atomic_store(&ap->poked, true);
-    }
     tr_mutex_unlock(&ap->lock);
     if (!t)
         return TR_REJECT_FAIL;
-    tr_apply_alarm(ap, t, "table", err->msg);
+    tr_apply_pause(ap, t, target->variant, (uint64_t)(first & AP_OFFSET_MASK), err);
     return TR_REJECT_DROP;
 }
 
@@ -261,7 +294,7 @@ void tr_apply_tables(struct tr_apply_run *ap, void (*cb)(void *arg, const char *
     uint64_t id, p;
     while (tr_u64map_next(&ap->tables, &it, &id, &p)) {
         const struct ap_table *t = (const struct ap_table *)(uintptr_t)p;
-        if (t->name[0] && !t->no_key)
+        if (t->name[0] && (!t->no_key || t->rec.state == TR_ST_PAUSED))
             cb(arg, t->name, &t->rec);
     }
     tr_mutex_unlock(&ap->lock);

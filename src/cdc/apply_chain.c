@@ -46,9 +46,11 @@ static void set_state(struct apply_chain *h, struct ap_table *t, uint8_t state)
 {
     tr_mutex_lock(&h->ap->lock);
     t->state = state;
-    t->rec.state = state;
-    t->rec.mirror_live = t->mirror_live;
-    t->dirty = true;
+    if (!atomic_load(&t->rejected)) {
+        t->rec.state = state;
+        t->rec.mirror_live = t->mirror_live;
+        t->dirty = true;
+    }
     tr_mutex_unlock(&h->ap->lock);
 }
 
@@ -71,39 +73,28 @@ static void end_catchup(struct apply_chain *h, struct ap_table *t)
     tr_apply_pin(h->ap, t, UINT64_MAX, NULL);
 }
 
-/* Paused at `offset`, the first frame not applied. In a table that was live, or going on after a pause, the mirror stays and is continued
- * in place later; one that was being built starts over from its snapshot. */
-static void pause_table(struct apply_chain *h, struct ap_table *t, uint64_t offset, const struct tr_err *why)
+/* The record says that the table is paused (tr_apply_pause): nothing of it is put any more, but its history if the changelog takes it. */
+static void let_go(struct apply_chain *h, struct ap_table *t)
 {
-    bool relive = t->state == TR_ST_LIVE || (t->catchup && t->catchup->relive);
+    bool new = t->state != TR_ST_PAUSED;
+    char text[900];
     end_catchup(h, t);
     tr_mutex_lock(&h->ap->lock);
-    t->rec.relive = relive;
-    t->rec.pause_offset = offset;
-    snprintf(t->rec.reason, sizeof t->rec.reason, "%.500s", why->msg);
+    atomic_store(&t->rejected, false);
+    t->state = TR_ST_PAUSED;
+    t->mirror_live = false;
+    t->log_held = t->rec.log_from != UINT64_MAX;
+    snprintf(text, sizeof text, "paused: %s; after curing it: tailrace table resume %s --sink %s", t->rec.reason, t->name, h->ap->cfg.name);
     tr_mutex_unlock(&h->ap->lock);
-    t->mirror_live = relive;
-    set_state(h, t, TR_ST_PAUSED);
     forget_targets(h, t);
-    char text[900];
-    snprintf(text, sizeof text, "paused: %s; after curing it: tailrace table resume %s --sink %s", why->msg, t->name, h->ap->cfg.name);
-    log_table(TR_OSLOG_ERROR, h, t, text);
-    tr_apply_alarm(h->ap, t, "table", why->msg);
+    if (new)
+        log_table(TR_OSLOG_ERROR, h, t, text);
 }
 
-/* A writer refused a part: on_reject has recorded the pause; the chain follows. */
-static void follow_reject(struct apply_chain *h, struct ap_table *t)
+static void pause_table(struct apply_chain *h, struct ap_table *t, enum tr_target_variant variant, uint64_t offset, const struct tr_err *why)
 {
-    atomic_store(&t->rejected, false);
-    t->mirror_live = t->rec.relive;
-    end_catchup(h, t);
-    t->state = TR_ST_PAUSED;
-    forget_targets(h, t);
-    char text[700];
-    tr_mutex_lock(&h->ap->lock);
-    snprintf(text, sizeof text, "paused: %s", t->rec.reason);
-    tr_mutex_unlock(&h->ap->lock);
-    log_table(TR_OSLOG_ERROR, h, t, text);
+    tr_apply_pause(h->ap, t, variant, offset, why);
+    let_go(h, t);
 }
 
 static int catch_up(struct apply_chain *h, struct ap_table *t, uint8_t state, struct tr_err *err)
@@ -136,7 +127,7 @@ static int begin_snapshot(struct apply_chain *h, struct ap_table *t, const struc
     if (t->rec.snapshot_id >= f->change.snapshot_id)
         return TR_OK; /* delivered again after a restart */
     if (atomic_load(&t->rejected)) /* what the writer refused belongs to the build before */
-        follow_reject(h, t);
+        let_go(h, t);
     if (t->catchup || t->shadow_rows) {
         /* an earlier build ends here: none of its rows may arrive in the new one, which has the same name */
         end_catchup(h, t);
@@ -148,23 +139,21 @@ static int begin_snapshot(struct apply_chain *h, struct ap_table *t, const struc
         t->shadow.target = NULL;
         tr_out_unbind(h->out, t->table_id, TR_TARGET_SHADOW);
         if (atomic_load(&t->rejected))
-            follow_reject(h, t);
-    }
-    if (t->log_stuck) {
-        struct tr_err gap;
-        tr_err_set(&gap, TR_REJECT, TR_DOM_CDC, "the changelog of %s lacks the changes from offset %llu to %llu, which it refused; the new snapshot does not bring them back", t->name,
-                   (unsigned long long)t->rec.pause_offset, (unsigned long long)f->offset);
-        log_table(TR_OSLOG_ERROR, h, t, gap.msg);
-        tr_apply_alarm(h->ap, t, "changelog", gap.msg);
-        t->log_stuck = false;
+            let_go(h, t);
     }
     tr_mutex_lock(&h->ap->lock);
+    bool just_refused = atomic_exchange(&t->rejected, false); /* a moment ago, and by what is about to be replaced */
+    t->mirror_live &= !just_refused;
+    t->log_held = t->rec.log_from != UINT64_MAX;
+    t->rec.state = TR_ST_LOADING;
     t->rec.snapshot_id = f->change.snapshot_id;
     t->rec.begin_offset = t->rec.catchup_offset = f->offset;
     t->rec.end_offset = UINT64_MAX;
     t->rec.relive = false;
     t->rec.reason[0] = 0;
     tr_mutex_unlock(&h->ap->lock);
+    if (just_refused)
+        forget_targets(h, t);
     log_table(TR_OSLOG_INFO, h, t, "loading its snapshot");
     return catch_up(h, t, TR_ST_LOADING, err);
 }
@@ -237,13 +226,8 @@ static int target(struct apply_chain *h, struct ap_table *t, const struct tr_sch
         return TR_OK;
     }
     int rc = tr_out_bind(h->out, s, variant, snapshot_id, ret, err);
-    if (rc == TR_REJECT && variant == TR_TARGET_CHANGELOG)
-        t->log_stuck = true;
     if (rc == TR_REJECT) {
-        if (variant != TR_TARGET_CHANGELOG || t->state == TR_ST_LIVE)
-            pause_table(h, t, offset, err);
-        else
-            log_table(TR_OSLOG_ERROR, h, t, err->msg);
+        pause_table(h, t, variant, offset, err);
         *ret = NULL;
         return 1;
     }
@@ -254,12 +238,12 @@ static int target(struct apply_chain *h, struct ap_table *t, const struct tr_sch
     return TR_OK;
 }
 
-static int put(struct apply_chain *h, struct ap_table *t, struct tr_target *to, const struct tr_change *g, const struct tr_payloads *in, const struct tr_frame *f,
-               int64_t pos, struct tr_err *err)
+static int put(struct apply_chain *h, struct ap_table *t, enum tr_target_variant variant, struct tr_target *to, const struct tr_change *g, const struct tr_payloads *in,
+               const struct tr_frame *f, int64_t pos, struct tr_err *err)
 {
     int rc = tr_out_put(h->out, to, g, 1, in->ack, pos, err);
     if (rc == TR_REJECT) {
-        pause_table(h, t, f->offset, err);
+        pause_table(h, t, variant, f->offset, err);
         return 1;
     }
     h->tx_rows |= rc >= 0;
@@ -328,51 +312,50 @@ static int row(struct apply_chain *h, const struct tr_payloads *in, const struct
         return no_schema(f, err);
     load_mode(h, t, s);
     if (atomic_load_explicit(&t->rejected, memory_order_relaxed))
-        follow_reject(h, t);
+        let_go(h, t);
     if (c && c->finished)
         return TR_OK;
-    bool to_shadow = c && !c->relive;
-    bool to_mirror = c ? c->relive : t->state == TR_ST_LIVE || t->mirror_live;
-    if (!c && t->state == TR_ST_PAUSED)
-        to_mirror = false;
+    uint8_t op = f->change.op;
+    bool to_shadow = c && !c->relive && f->offset >= c->begin;
+    bool to_mirror = !t->no_key && (c ? c->relive : t->mirror_live);
     if (!c && t->state == TR_ST_LIVE && f->offset < t->rec.begin_offset) /* delivered again, and the build has it */
         to_mirror = false;
-    bool to_changelog = t->changelog && !t->log_stuck && f->change.op != TR_OP_READ && (!c || c->relive); /* also while the mirror is paused */
-    if (!to_shadow && !to_mirror && !to_changelog)
-        return TR_OK;
-    struct tr_target *shadow = NULL, *mirror = NULL, *log = NULL;
-    int rc = to_shadow ? target(h, t, s, TR_TARGET_SHADOW, c->snapshot_id, f->offset, &shadow, err) : TR_OK;
-    if (rc == TR_OK && to_mirror && !t->no_key)
-        rc = target(h, t, s, TR_TARGET_MIRROR, 0, f->offset, &mirror, err);
-    if (rc >= 0 && to_changelog) {
-        int l = target(h, t, s, TR_TARGET_CHANGELOG, 0, f->offset, &log, err);
-        rc = l < 0 ? l : rc;
+    /* the history goes on while the mirror is paused */
+    bool to_changelog = t->changelog && tr_op_is_row(op) && op != TR_OP_READ && (c ? f->offset >= c->log_from : !t->log_held);
+    enum tr_target_variant variant = to_shadow ? TR_TARGET_SHADOW : TR_TARGET_MIRROR;
+    struct tr_target *to = NULL, *log = NULL;
+    if (to_shadow || to_mirror) {
+        int rc = target(h, t, s, variant, to_shadow ? c->snapshot_id : 0, f->offset, &to, err);
+        if (rc < 0 || (c && c->finished))
+            return rc < 0 ? rc : TR_OK;
     }
-    if (rc < 0 || (rc == 1 && !log))
-        return rc < 0 ? rc : TR_OK;
-    if (rc == 1) /* paused at this row: its history goes on */
-        shadow = mirror = NULL;
+    if (to_changelog) {
+        int rc = target(h, t, s, TR_TARGET_CHANGELOG, 0, f->offset, &log, err);
+        if (rc < 0)
+            return rc;
+        if (rc == 1)
+            return TR_OK;
+    }
     if (to_shadow && (!c->schema || c->schema->version != s->version)) {
         tr_schema_unref(c->schema);
         c->schema = tr_schema_ref(s);
     }
-    if (f->change.op == TR_OP_SNAPSHOT_BEGIN)
+    if (op == TR_OP_SNAPSHOT_BEGIN || (!to && !log))
         return TR_OK;
     tr_arena_reset(&h->arena);
     struct tr_change g = f->change;
     g.schema = s;
-    rc = decode(h, s, f->image, &g.after, err);
+    int rc = decode(h, s, f->image, &g.after, err);
     if (rc >= 0)
         rc = decode(h, s, f->old_image, &g.before, err);
+    struct tr_change filled = g; /* a history holds what was sent */
     if (rc >= 0 && to_shadow && (g.flags & TR_CHG_MOVED) && (g.flags & TR_CHG_UNCHANGED))
-        rc = complete(h, c, &g, err);
-    t->shadow_rows |= rc >= 0 && shadow;
-    if (rc >= 0 && shadow)
-        rc = put(h, t, shadow, &g, in, f, pos, err);
-    if (rc == TR_OK && mirror)
-        rc = put(h, t, mirror, &g, in, f, pos, err);
-    if (rc == TR_OK && log)
-        rc = put(h, t, log, &g, in, f, pos, err);
+        rc = complete(h, c, &filled, err);
+    t->shadow_rows |= rc >= 0 && to_shadow;
+    if (rc >= 0 && to)
+        rc = put(h, t, variant, to, &filled, in, f, pos, err);
+    if (rc >= 0 && log && !(c && c->finished))
+        rc = put(h, t, TR_TARGET_CHANGELOG, log, &g, in, f, pos, err);
     return rc < 0 ? rc : TR_OK;
 }
 
@@ -393,7 +376,7 @@ static int join_step(struct apply_chain *h, struct tr_err *err)
     struct ap_catchup *c = t->catchup;
     int rc = tr_out_barrier(h->out, err);
     if (rc >= 0 && atomic_load(&t->rejected)) {
-        follow_reject(h, t);
+        let_go(h, t);
         h->joining = NULL;
         return TR_OK;
     }
@@ -402,7 +385,7 @@ static int join_step(struct apply_chain *h, struct tr_err *err)
         rc = c->schema ? tr_out_swap(h->out, c->schema, c->snapshot_id, err)
                        : tr_err_set(err, TR_FATAL, TR_DOM_CDC, "table %s is to join but its snapshot's beginning was never met", t->name);
     if (rc == TR_REJECT) {
-        pause_table(h, t, h->main_next, err);
+        pause_table(h, t, TR_TARGET_SHADOW, h->main_next, err);
         h->joining = NULL;
         return TR_OK;
     }
@@ -413,9 +396,11 @@ static int join_step(struct apply_chain *h, struct tr_err *err)
     end_catchup(h, t);
     t->shadow_rows = false; /* they are behind the barrier */
     t->mirror_live = true;
+    t->log_held = false; /* the catch-up brought the changelog here, too */
     tr_mutex_lock(&h->ap->lock);
     t->rec.reason[0] = 0;
     t->rec.relive = false;
+    t->rec.log_from = UINT64_MAX;
     tr_mutex_unlock(&h->ap->lock);
     set_state(h, t, TR_ST_LIVE);
     log_table(TR_OSLOG_INFO, h, t, "live");
@@ -430,6 +415,25 @@ static int join_step(struct apply_chain *h, struct tr_err *err)
         ctl->ops->alarm_clear(ctl, "gapped", h->ap->cfg.name, NULL);
     h->joining = NULL;
     return TR_OK;
+}
+
+/* Where a paused table goes on; under the lock, so that a writer that refuses once more finds the table on its way. */
+static void resume_record(struct ap_table *t)
+{
+    struct tr_ctl_sink_table *r = &t->rec;
+    t->resume = false;
+    r->reason[0] = 0;
+    if (r->relive) {
+        r->state = TR_ST_CATCHING_UP;
+        r->catchup_offset = TR_MIN(r->pause_offset, r->log_from);
+    } else if (r->snapshot_id) {
+        r->state = TR_ST_LOADING;
+        r->catchup_offset = r->begin_offset;
+    } else {
+        r->state = TR_ST_WAITING; /* its snapshot has not begun; that brings the changelog along */
+    }
+    t->state = r->state;
+    t->dirty = true;
 }
 
 /* Looks for tables to join, to resume, or whose catch-up is so close that the main lane must wait for it. Between transactions only. */
@@ -456,20 +460,17 @@ static int look_around(struct apply_chain *h, bool *ret_hold, struct tr_err *err
             else if (t->catchup && t->catchup->phase == 1 && !t->catchup->finished && t->catchup->consumed + HOLD_WITHIN >= h->main_next)
                 *ret_hold = true;
         }
-        if (resume && !rejected) {
-            resume->resume = false;
-            resume->rec.catchup_offset = resume->rec.relive ? resume->rec.pause_offset : resume->rec.begin_offset;
-            resume->rec.reason[0] = 0;
-        }
+        if (resume && !rejected)
+            resume_record(resume);
         tr_mutex_unlock(&ap->lock);
         if (rejected) {
-            follow_reject(h, rejected);
+            let_go(h, rejected);
             continue;
         }
         if (resume) {
             log_table(TR_OSLOG_INFO, h, resume, "resumed");
-            resume->log_stuck = false;
-            rc = catch_up(h, resume, resume->rec.relive ? TR_ST_CATCHING_UP : TR_ST_LOADING, err);
+            if (resume->state != TR_ST_WAITING)
+                rc = catch_up(h, resume, resume->state, err);
             if (rc < 0)
                 return rc;
             continue;
@@ -626,6 +627,7 @@ static int take_up(struct apply_chain *h, struct tr_err *err)
         struct ap_table *t = (struct ap_table *)(uintptr_t)p;
         t->state = t->rec.state;
         t->mirror_live = t->rec.mirror_live;
+        t->log_held = t->rec.log_from != UINT64_MAX;
         if (t->state == TR_ST_LOADING || t->state == TR_ST_CATCHING_UP)
             rc = catch_up(h, t, t->state, err);
     }

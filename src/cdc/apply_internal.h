@@ -40,6 +40,7 @@ struct ap_catchup {
     uint64_t snapshot_id, begin, end;
     uint64_t read_from;           /* pass 1: READ rows below this offset are in the shadow already */
     uint64_t change_from;         /* pass 2 starts here */
+    uint64_t log_from;            /* pass 2: changes from here on go to the changelog as well, which had refused them; UINT64_MAX: none */
     bool relive;                  /* no pass 1, no shadow */
     int phase;                    /* 0, 1 */
     bool turn;                    /* pass 1 is through: pass 2 from the next poll on */
@@ -68,14 +69,14 @@ struct ap_table {
         struct tr_target *target;
     } mirror, changelog_target, shadow;
     bool no_key;
-    bool log_stuck;               /* the changelog refuses what comes: nothing goes there until the table is resumed */
+    bool log_held;                /* the changelog has refused a change: nothing goes there but by the catch-up that brings it from there on */
     bool shadow_rows;             /* rows for a shadow may still be on their way to the sink */
 
     /* shared */
     struct tr_ctl_sink_table rec;
     bool dirty;
     bool resume;                  /* an operator wants it to go on */
-    _Atomic(bool) rejected;       /* rec says PAUSED; the chain has yet to take note */
+    _Atomic(bool) rejected;       /* rec says PAUSED; the chain has yet to take note, and leaves rec's state as it is until then */
 };
 
 struct ap_beat {                  /* a heartbeat on its way through */
@@ -124,6 +125,10 @@ const struct ap_fill *tr_apply_fill(const struct ap_catchup *c, const struct tr_
 
 /* apply.c */
 void tr_apply_table_mode_load(struct tr_apply_run *ap, struct ap_table *t, const struct tr_schema *s); /* name, changelog, no_key */
+/* Records that `variant` cannot take the change at `offset`. The chain's next step for that table is to let go of it. */
+void tr_apply_pause(struct tr_apply_run *ap, struct ap_table *t, enum tr_target_variant variant, uint64_t offset, const struct tr_err *why);
+/* The changelog of this table lacks the changes in [from, to) for ever. */
+void tr_apply_history_lost(struct tr_apply_run *ap, const struct ap_table *t, uint64_t from, uint64_t to);
 void tr_apply_alarm(struct tr_apply_run *ap, const struct ap_table *t, const char *kind, const char *text); /* NULL: it is over */
 
 /* apply_chain.c */

@@ -2,8 +2,7 @@
  * apply_source.c: the lanes of apply, over readers of the log, and the commit of their positions to the control store.
  *
  * Offsets are committed after the sink's write and may lag it, never lead; whatever lies between is delivered again after a restart
- * and found applied by its version. The records of tables (states, pauses, catch-up positions) are put in the same transaction. A pause
- * is recorded at the lower of its own offset and the offset committed with it, so that nothing between the two can be passed over.
+ * and found applied by its version. The records of tables (states, pauses, catch-up positions) are put in the same transaction (as_of).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -245,11 +244,32 @@ int tr_apply_pin(struct tr_apply_run *ap, const struct ap_table *t, uint64_t off
     return ap->cfg.log->ops->pin(ap->cfg.log, who, 0, offset, err);
 }
 
+/* Pins the log where the changelog stopped. What retention has removed since is lost to the changelog, and said; the rest is brought. */
+static int history_in_reach(struct tr_apply_run *ap, struct ap_table *t, struct tr_err *err)
+{
+    uint64_t from = t->rec.log_from;
+    struct tr_log_stats st;
+    if (!t->changelog || from == UINT64_MAX)
+        return TR_OK;
+    int rc = tr_apply_pin(ap, t, from, err);
+    if (rc >= 0)
+        rc = ap->cfg.log->ops->stats(ap->cfg.log, 0, &st, err);
+    if (rc < 0 || from >= st.first_offset)
+        return rc;
+    tr_apply_history_lost(ap, t, from, st.first_offset);
+    tr_mutex_lock(&ap->lock);
+    t->rec.log_from = TR_MAX(t->rec.log_from, st.first_offset);
+    t->dirty = true;
+    tr_mutex_unlock(&ap->lock);
+    return TR_OK;
+}
+
 int tr_apply_catchup_new(struct tr_apply_run *ap, struct ap_table *t, struct ap_catchup **ret, struct tr_err *err)
 {
     struct ap_catchup *c = tr_calloc(1, sizeof *c);
     if (!c)
         return tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for table %s", t->name);
+    int rc = history_in_reach(ap, t, err);
     tr_mutex_lock(&ap->lock);
     struct tr_ctl_sink_table r = t->rec;
     c->lane = (struct tr_lane){.ops = &catchup_ops, .id = ++ap->next_lane, .epoch = 1};
@@ -263,13 +283,17 @@ int tr_apply_catchup_new(struct tr_apply_run *ap, struct ap_table *t, struct ap_
     c->relive = r.relive;
     c->phase = r.relive ? 1 : 0;
     c->read_from = r.state == TR_ST_CATCHING_UP ? UINT64_MAX : TR_MAX(r.catchup_offset, r.begin_offset);
-    c->change_from = r.relive ? r.catchup_offset : r.state == TR_ST_CATCHING_UP ? TR_MAX(r.catchup_offset, r.begin_offset) : r.begin_offset;
+    c->log_from = t->changelog ? r.log_from : UINT64_MAX;
+    uint64_t first = TR_MIN(r.relive ? r.pause_offset : r.begin_offset, c->log_from);
+    c->change_from = r.state == TR_ST_CATCHING_UP ? TR_MAX(r.catchup_offset, first) : first;
     c->consumed = c->change_from;
     c->frames = tr_calloc(FRAMES_MAX, sizeof *c->frames);
     c->v = tr_calloc(FRAMES_MAX, sizeof *c->v);
     uint64_t from = c->relive ? c->change_from : c->begin;
-    int rc = c->frames && c->v ? tr_apply_pin(ap, t, from, err)
-                               : tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for table %s", t->name);
+    if (rc >= 0 && (!c->frames || !c->v))
+        rc = tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for table %s", t->name);
+    if (rc >= 0)
+        rc = tr_apply_pin(ap, t, TR_MIN(from, c->change_from), err);
     if (rc >= 0)
         rc = ap->cfg.log->ops->reader_new(ap->cfg.log, 0, from, &c->reader, err);
     if (rc < 0) {
@@ -294,7 +318,7 @@ struct ap_table *tr_apply_table(struct tr_apply_run *ap, uint32_t table_id)
     struct ap_table *t = tr_u64map_get_ptr(&ap->tables, table_id);
     if (!t && (t = tr_calloc(1, sizeof *t))) {
         t->table_id = table_id;
-        t->rec = (struct tr_ctl_sink_table){.table_id = table_id, .end_offset = UINT64_MAX};
+        t->rec = (struct tr_ctl_sink_table){.table_id = table_id, .end_offset = UINT64_MAX, .log_from = UINT64_MAX};
         if (tr_u64map_put_ptr(&ap->tables, table_id, t) < 0) {
             tr_free(t);
             t = NULL;
@@ -324,6 +348,20 @@ static void note_beats(struct tr_apply_run *ap)
     tr_mutex_unlock(&ap->lock);
 }
 
+/* The record that goes with offset `pending`: what the main lane had put of this table from there on may not have reached the sink, and
+ * after a restart the main lane will not put it again. */
+static struct tr_ctl_sink_table as_of(const struct tr_ctl_sink_table *r, uint64_t pending)
+{
+    struct tr_ctl_sink_table v = *r;
+    if (v.relive) {
+        v.pause_offset = TR_MIN(v.pause_offset, pending);
+        v.catchup_offset = TR_MIN(v.catchup_offset, pending);
+    }
+    if (v.log_from != UINT64_MAX)
+        v.log_from = TR_MIN(v.log_from, pending);
+    return v;
+}
+
 static int record(struct tr_apply_run *ap, bool now_please, struct tr_err *err)
 {
     int64_t now = tr_now_ns();
@@ -340,9 +378,7 @@ static int record(struct tr_apply_run *ap, bool now_please, struct tr_err *err)
         struct ap_table *t = (struct ap_table *)(uintptr_t)p;
         if (!t->dirty)
             continue;
-        if (t->rec.state == TR_ST_PAUSED && t->rec.relive && t->rec.pause_offset > ap->pending)
-            t->rec.pause_offset = ap->pending;
-        v[n++] = t->rec;
+        v[n++] = as_of(&t->rec, ap->pending);
         t->dirty = false;
     }
     tr_mutex_unlock(&ap->lock);
@@ -422,7 +458,7 @@ static void note_catchup(struct tr_apply_run *ap, const struct tr_watermark *w)
     struct ap_catchup *c;
     for (c = ap->catchups; c && c->lane.id != w->lane; c = c->next)
         ;
-    if (c && !c->closed && c->snapshot_id == c->table->rec.snapshot_id) {
+    if (c && !c->closed && !c->released && c->snapshot_id == c->table->rec.snapshot_id) { /* not one whose table was paused, and resumed, since */
         struct tr_ctl_sink_table *r = &c->table->rec;
         bool pass2 = w->upto >> AP_PHASE_SHIFT;
         uint64_t next = (uint64_t)(w->upto & AP_OFFSET_MASK) + 1;

@@ -407,7 +407,7 @@ static void watch_headroom(struct tr_service *s)
 static void keep_house(void *arg)
 {
     struct tr_service *s = arg;
-    int64_t renew = 0, retain = 0;
+    int64_t renew = 0, retain = tr_now_ns() + 30 * TR_NS_PER_S; /* when catch-ups that a restart interrupted have set their pins */
     while (!stopping(s)) {
         struct tr_err err = {0};
         int64_t now = tr_now_ns();

@@ -9,7 +9,7 @@
 #include "control_check.h"
 #include "thread.h"
 
-enum { BUSY_MS = 5000, SCHEMA_VERSION = 1 };
+enum { BUSY_MS = 5000, SCHEMA_VERSION = 2 };
 
 static const char *const migrations[SCHEMA_VERSION] = {
     "CREATE TABLE counter(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
@@ -36,6 +36,8 @@ static const char *const migrations[SCHEMA_VERSION] = {
     " subject TEXT NOT NULL, outcome TEXT NOT NULL, detail TEXT NOT NULL);"
     "CREATE TABLE alarm(kind TEXT NOT NULL, subject TEXT NOT NULL, text TEXT NOT NULL, since_us INTEGER NOT NULL, seq INTEGER NOT NULL,"
     " PRIMARY KEY(kind, subject)) WITHOUT ROWID;",
+    /* a mirror that was paused is not fed until its catch-up has joined */
+    "ALTER TABLE sink_table ADD COLUMN log_from INTEGER NOT NULL DEFAULT -1; UPDATE sink_table SET mirror_live = 0 WHERE relive;",
 };
 
 #define TABLE_COLUMNS                                                                                                                                \
@@ -67,9 +69,9 @@ static const char *const migrations[SCHEMA_VERSION] = {
     X(CHUNK_CLEAR, "DELETE FROM chunk WHERE table_id = ?1 AND snapshot_id < ?2")                                                                     \
     X(OFFSET_GET, "SELECT offset FROM sink_offset WHERE sink = ?1 AND partition = ?2")                                                               \
     X(OFFSET_PUT, "INSERT OR REPLACE INTO sink_offset VALUES(?1, ?2, ?3, ?4)")                                                                       \
-    X(SINK_TABLE_PUT, "INSERT OR REPLACE INTO sink_table VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)")                                      \
-    X(SINK_TABLE_LIST, "SELECT table_id, state, relive, mirror_live, snapshot_id, begin_offset, end_offset, catchup_offset, pause_offset, reason"    \
-                       " FROM sink_table WHERE sink = ?1 ORDER BY table_id")                                                                         \
+    X(SINK_TABLE_PUT, "INSERT OR REPLACE INTO sink_table VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)")                                 \
+    X(SINK_TABLE_LIST, "SELECT table_id, state, relive, mirror_live, snapshot_id, begin_offset, end_offset, catchup_offset, pause_offset, reason,"   \
+                       " log_from FROM sink_table WHERE sink = ?1 ORDER BY table_id")                                                                \
     X(SINK_LIST, "SELECT sink, partition, offset, at_us FROM sink_offset ORDER BY sink, partition")                                                  \
     X(REQUEST_PUT, "INSERT INTO request(kind, scope, tab) VALUES(?1, ?2, ?3)")                                                                       \
     X(REQUEST_FIRST, "SELECT seq, kind, scope, tab FROM request ORDER BY seq LIMIT 1")                                                               \
@@ -647,8 +649,8 @@ static int offset_commit(struct tr_control *c, const struct tr_ctl_offset *v, st
         rc = run(s, err, S_OFFSET_PUT, "siii", v->sink, (uint64_t)v->partition, v->offset, (uint64_t)tr_wall_us());
     for (uint32_t i = 0; i < v->n_tables && rc == TR_OK; i++) {
         const struct tr_ctl_sink_table *t = &v->tables[i];
-        rc = run(s, err, S_SINK_TABLE_PUT, "siiiiiiiiis", v->sink, (uint64_t)t->table_id, (uint64_t)t->state, (uint64_t)t->relive, (uint64_t)t->mirror_live,
-                 t->snapshot_id, t->begin_offset, t->end_offset, t->catchup_offset, t->pause_offset, t->reason);
+        rc = run(s, err, S_SINK_TABLE_PUT, "siiiiiiiiisi", v->sink, (uint64_t)t->table_id, (uint64_t)t->state, (uint64_t)t->relive, (uint64_t)t->mirror_live,
+                 t->snapshot_id, t->begin_offset, t->end_offset, t->catchup_offset, t->pause_offset, t->reason, t->log_from);
     }
     return finish(s, rc, err);
 }
@@ -670,6 +672,7 @@ static int sink_table_list(struct tr_control *c, const char *sink, void (*cb)(vo
         t.catchup_offset = col_u64(q, 7);
         t.pause_offset = col_u64(q, 8);
         col_text(q, 9, t.reason, sizeof t.reason);
+        t.log_from = col_u64(q, 10);
         cb(arg, &t);
     }
     return finish(s, rc, err);

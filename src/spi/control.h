@@ -105,6 +105,7 @@ struct tr_ctl_sink_table {
     uint64_t end_offset;       /* of its SNAPSHOT_END; UINT64_MAX: not seen yet */
     uint64_t catchup_offset;   /* LOADING: next offset of pass 1; CATCHING_UP: of pass 2 */
     uint64_t pause_offset;     /* PAUSED: first offset not applied */
+    uint64_t log_from;         /* first offset that the changelog table lacks, having refused it; UINT64_MAX: none */
     char reason[512];
 };
 

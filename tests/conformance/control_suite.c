@@ -339,8 +339,8 @@ see_sink_table(void *arg, const struct tr_ctl_sink_table *t)
 	size_t at = strlen(s->text);
 
 	s->n++;
-	snprintf(s->text + at, sizeof s->text - at, "%u/%u%s%s %lld %s;", t->table_id, t->state, t->relive ? "r" : "", t->mirror_live ? "m" : "",
-	         (long long)t->end_offset, t->reason);
+	snprintf(s->text + at, sizeof s->text - at, "%u/%u%s%s %lld %lld %s;", t->table_id, t->state, t->relive ? "r" : "", t->mirror_live ? "m" : "",
+	         (long long)t->end_offset, (long long)t->log_from, t->reason);
 }
 
 static void
@@ -358,8 +358,8 @@ sinks(struct bed *b)
 {
 	const struct tr_control_ops *o = b->c->ops;
 	struct tr_ctl_sink_table t[2] = {
-		{ .table_id = 5, .state = TR_ST_LIVE, .mirror_live = true, .end_offset = UINT64_MAX },
-		{ .table_id = 2, .state = TR_ST_PAUSED, .relive = true, .end_offset = 3, .reason = "why" },
+		{ .table_id = 5, .state = TR_ST_LIVE, .mirror_live = true, .end_offset = UINT64_MAX, .log_from = UINT64_MAX },
+		{ .table_id = 2, .state = TR_ST_PAUSED, .relive = true, .end_offset = 3, .log_from = 7, .reason = "why" },
 	};
 	struct tr_ctl_offset v = { .sink = "b", .partition = 1, .offset = 10, .tables = t, .n_tables = 2 };
 	struct seen seen = { 0 };
@@ -381,12 +381,12 @@ sinks(struct bed *b)
 	assert_int_equal(o->offset_get(b->c, "b", 1, &off, &err), 0);
 	assert_int_equal(off, 10);
 	OK(o->sink_table_list(b->c, "b", see_sink_table, &seen, &err));
-	assert_string_equal(seen.text, "2/4r 3 why;5/3m -1 ;");
+	assert_string_equal(seen.text, "2/4r 3 7 why;5/3m -1 -1 ;");
 	v.offset = 10;
 	OK(o->offset_commit(b->c, &v, &err));
 	memset(&seen, 0, sizeof seen);
 	OK(o->sink_table_list(b->c, "b", see_sink_table, &seen, &err));
-	assert_string_equal(seen.text, "2/4r 3 why;5/5m -1 ;");
+	assert_string_equal(seen.text, "2/4r 3 7 why;5/5m -1 -1 ;");
 	memset(&seen, 0, sizeof seen);
 	OK(o->sink_table_list(b->c, "a", see_sink_table, &seen, &err));
 	assert_int_equal(seen.n, 0);

@@ -82,6 +82,30 @@ test_versions(void **state)
 }
 
 static void
+keep_sink_table(void *arg, const struct tr_ctl_sink_table *t)
+{
+	*(struct tr_ctl_sink_table *)arg = *t;
+}
+
+static void
+test_upgrade(void **state)
+{
+	struct tr_control *c = NULL;
+	struct tr_ctl_sink_table t = { 0 };
+	struct tr_err err = { 0 };
+
+	(void)state;
+	assert_int_equal(tr_control_sqlite_open(path, &c, &err), TR_OK);
+	c->ops->close(c);
+	sql("ALTER TABLE sink_table DROP COLUMN log_from; PRAGMA user_version = 1; INSERT INTO sink_table VALUES('s', 3, 4, 1, 1, 7, 8, 9, 10, 11, 'why')");
+	assert_int_equal(tr_control_sqlite_open(path, &c, &err), TR_OK);
+	assert_int_equal(c->ops->sink_table_list(c, "s", keep_sink_table, &t, &err), TR_OK);
+	assert_int_equal(t.pause_offset, 11);
+	assert_true(t.relive && !t.mirror_live && t.log_from == UINT64_MAX);
+	c->ops->close(c);
+}
+
+static void
 test_damaged(void **state)
 {
 	struct tr_control *c = NULL;
@@ -168,6 +192,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_versions, make_dir, remove_dir),
+		cmocka_unit_test_setup_teardown(test_upgrade, make_dir, remove_dir),
 		cmocka_unit_test_setup_teardown(test_damaged, make_dir, remove_dir),
 		cmocka_unit_test_setup_teardown(test_two_processes, make_dir, remove_dir),
 		cmocka_unit_test(test_memory_hooks),
