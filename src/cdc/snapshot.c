@@ -514,6 +514,23 @@ static void pause_table(struct tr_snapshot *s, struct tr_cap_table *t, const cha
     s->cap->control->ops->alarm_set(s->cap->control, "table", subject, reason, NULL);
 }
 
+static void table_trouble(struct tr_cap_table *t, const struct tr_err *err)
+{
+    char name[140];
+    snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
+    if (tr_oslog_begins(&t->snap->trouble, err))
+        tr_oslog_err(TR_OSLOG_WARN, "snapshot", TR_OSLOG_F({"table", name}), err);
+}
+
+static void table_well(struct tr_cap_table *t)
+{
+    char lasted[TR_OSLOG_LASTED_CHARS], text[64];
+    if (!tr_oslog_ends(&t->snap->trouble, lasted))
+        return;
+    snprintf(text, sizeof text, "goes on after %s", lasted);
+    tr_snap_log(TR_OSLOG_INFO, t, text);
+}
+
 static bool under_way(const struct tr_cap_table *t)
 {
     return t->snap && t->snap->phase != SNAP_DONE;
@@ -553,12 +570,12 @@ static void step_table(struct tr_snapshot *s, struct tr_cap_table *t)
             }
             p->retry_at_ns = in(TR_NS_PER_S);
             waits(s, p, err.msg);
-            if (TR_OSLOG_ONCE_PER(5))
-                tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
+            table_trouble(t, &err);
             return;
         }
         if (p->phase == before)
             return;
+        table_well(t);
     }
 }
 
@@ -577,6 +594,7 @@ static void take_result(struct tr_snapshot *s, struct snap_task *t)
             k->position = t->position ? t->position : INT64_MIN; /* no rows: nothing to wait for */
             p->h_max = TR_MAX(p->h_max, t->h);
             waits_no_more(p);
+            table_well(table);
         } else {
             k->queued = false; /* again */
         }
@@ -596,8 +614,7 @@ static void take_result(struct tr_snapshot *s, struct snap_task *t)
         p->again = true;
     } else if (t->rc < 0 && t->rc != TR_EOF) {
         p->retry_at_ns = in(TR_NS_PER_S);
-        if (TR_OSLOG_ONCE_PER(5))
-            tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &t->err);
+        table_trouble(table, &t->err);
     }
     tr_snap_task_free(t);
 }
@@ -675,10 +692,13 @@ static void refresh_tables(struct tr_snapshot *s)
     }
     if (rc < 0) {
         s->tables_at_ns = now + TR_NS_PER_S;
-        if (TR_OSLOG_ONCE_PER(10))
+        if (tr_oslog_begins(&s->trouble, &err))
             tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
         return;
     }
+    char lasted[TR_OSLOG_LASTED_CHARS];
+    if (tr_oslog_ends(&s->trouble, lasted))
+        tr_oslog_write(TR_OSLOG_INFO, "snapshot", "looking for tables again after %s", lasted);
     /* a table that is gone keeps what the sinks have of it, and says so */
     for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
         if (t->known && !t->selected && t->ctl.state == TR_TABLE_LIVE)
