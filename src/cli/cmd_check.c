@@ -134,7 +134,7 @@ static void check_state(struct tr_app *a, struct report *r)
 int tr_cli_cmd_check(int argc, char **argv)
 {
     struct tr_cli_options o;
-    int at = tr_cli_parse(argc, argv, "check", "cj", &o);
+    int at = tr_cli_parse(argc, argv, "check", "cj", 0, &o);
     if (at < 0)
         return -1 - at;
     struct tr_config *cfg = tr_cli_load(&o);

@@ -118,7 +118,7 @@ static void compose(struct tr_buf *b, const char *dsn, const struct found *f)
 int tr_cli_cmd_init(int argc, char **argv)
 {
     struct tr_cli_options o;
-    int at = tr_cli_parse(argc, argv, "init", "do", &o);
+    int at = tr_cli_parse(argc, argv, "init", "do", 0, &o);
     if (at < 0)
         return -1 - at;
     if (!o.dsn) {
