@@ -112,17 +112,13 @@ static int check_slot(struct doctor *d)
     if (rc < 0)
         return rc;
     const char *name = d->s->o->slot;
-    if (!slot.exists) {
-        say(d, TR_FINDING_OK, "slot", name, "slot %s does not exist yet; it will be made at the first start", name);
+    if (!slot.exists) /* what follows from that is for who knows the state directory */
         return TR_OK;
-    }
     char a[TR_SIZE_CHARS], b[TR_SIZE_CHARS];
     tr_format_size((uint64_t)slot.retained_bytes >> 20 << 20, a);
     tr_format_size((uint64_t)(slot.headroom_bytes == INT64_MAX ? 0 : slot.headroom_bytes) >> 20 << 20, b);
     if (!strcmp(slot.wal_status, "lost"))
-        say(d, TR_FINDING_ERROR, "slot", name, "slot %s has lost WAL it needed => drop it (SELECT pg_drop_replication_slot('%s')) and let tailrace take new snapshots", name, name);
-    else if (slot.active)
-        say(d, TR_FINDING_NOTE, "slot", name, "slot %s is being read by server process %" PRId64 " and holds back %s of WAL", name, slot.active_pid, a);
+        say(d, TR_FINDING_WARN, "slot", name, "slot %s has lost WAL it needed => raise max_slot_wal_keep_size; tailrace drops and makes it anew by itself", name);
     else if (slot.headroom_bytes != INT64_MAX && slot.headroom_bytes < slot.retained_bytes)
         say(d, TR_FINDING_WARN, "slot", name, "slot %s holds back %s of WAL and has %s left before the server gives up on it => start tailrace, or raise max_slot_wal_keep_size", name, a, b);
     else
