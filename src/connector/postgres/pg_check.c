@@ -171,6 +171,30 @@ static int check_tables(struct doctor *d)
     return TR_OK;
 }
 
+static void keep_error(void *arg, const struct tr_finding *f)
+{
+    struct tr_finding *first = arg;
+    if (f->level == TR_FINDING_ERROR && !*first->code)
+        *first = *f;
+}
+
+int tr_pg_explain(struct pg_session *s, int rc, struct tr_err *err)
+{
+    struct tr_finding f = {0};
+    struct tr_err why;
+    struct doctor d = {.s = s, .deadline_ns = tr_now_ns() + 15 * TR_NS_PER_S, .cb = keep_error, .arg = &f, .err = &why};
+    if (!err || !err->sqlstate[0]) /* it was not the server that said no */
+        return rc;
+    bool privilege = !strcmp(err->sqlstate, "42501");
+    if (check_server(&d) >= 0 && *f.code) {
+        bool waiting_helps = strcmp(f.code, "wal_level") != 0 && strcmp(f.code, "replication_role") != 0;
+        return tr_err_set(err, waiting_helps ? rc : TR_REJECT, TR_DOM_SOURCE, "source: %s; cure: %s", f.text, f.cure);
+    }
+    if (privilege)
+        tr_err_set(err, rc, TR_DOM_SOURCE, "%.400s; tailrace check says what the user needs", err->msg);
+    return rc;
+}
+
 int tr_pg_check(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(void *arg, const struct tr_finding *f), void *arg, struct tr_err *err)
 {
     struct doctor d = {.s = tr_pg_session_of(cs), .deadline_ns = deadline_ns, .cb = cb, .arg = arg, .err = err};
