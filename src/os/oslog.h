@@ -1,6 +1,6 @@
 /* oslog.h - the program's own log: lines of text or JSON on stderr.
  *
- * Purpose: for engine, cdc, admin and cli only; modules below them never log. (tr_log_* is the change log; this is tr_oslog_*.)
+ * Purpose: for engine, cdc, admin and cli only; modules below them never log, but for a server's notices (client/pg). (tr_log_* is the change log; this is tr_oslog_*.)
  * Owner:   one setting per process, made at start.
  * Threads: any. Each line is one write(2), so lines do not mix.
  * Errors:  none: a log line that cannot be written is lost, never waited for beyond the write itself.
