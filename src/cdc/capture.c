@@ -267,6 +267,8 @@ int tr_capture_open(const struct tr_capture_config *cfg, struct tr_capture_run *
     c->control = cfg->control;
     c->log = cfg->log;
     c->cdc = cfg->cdc;
+    c->has_changelog = cfg->has_changelog;
+    c->arg = cfg->arg;
     snprintf(c->heartbeat_ns, sizeof c->heartbeat_ns, "%s", cfg->heartbeat_ns);
     snprintf(c->heartbeat_name, sizeof c->heartbeat_name, "%s", cfg->heartbeat_name);
     tr_mutex_init(&c->lock);

@@ -96,22 +96,35 @@ static void unit_well(struct unit *u)
         tr_oslog_fields(TR_OSLOG_INFO, "service", TR_OSLOG_F({"unit", u->name}), "running again after %s", lasted);
 }
 
-static void mode(void *arg, const char *ns, const char *name, struct tr_apply_table_mode *ret)
+void tr_service_sink_takes(const struct tr_service_sink *k, const char *ns, const char *name, bool *ret_mirror, bool *ret_changelog)
 {
-    struct unit *u = arg;
-    const struct tr_service_sink *k = u->sink;
     struct tr_slice n = tr_slice_str(ns), t = tr_slice_str(name);
-    *ret = (struct tr_apply_table_mode){.heartbeat = !strcmp(ns, u->service->beat_ns) && !strcmp(name, u->service->beat_name)};
-    if (ret->heartbeat)
-        return;
     bool want = k->tables.n == 0;
     for (size_t i = 0; i < k->tables.n; i++)
         want |= tr_glob_table(tr_slice_str(k->tables.v[i]), n, t);
     for (size_t i = 0; i < k->exclude.n; i++)
         want &= !tr_glob_table(tr_slice_str(k->exclude.v[i]), n, t);
-    ret->mirror = want;
+    *ret_mirror = want;
+    *ret_changelog = false;
     for (size_t i = 0; want && i < k->changelog.n; i++)
-        ret->changelog |= tr_glob_table(tr_slice_str(k->changelog.v[i]), n, t);
+        *ret_changelog |= tr_glob_table(tr_slice_str(k->changelog.v[i]), n, t);
+}
+
+static void mode(void *arg, const char *ns, const char *name, struct tr_apply_table_mode *ret)
+{
+    struct unit *u = arg;
+    *ret = (struct tr_apply_table_mode){.heartbeat = !strcmp(ns, u->service->beat_ns) && !strcmp(name, u->service->beat_name)};
+    if (!ret->heartbeat)
+        tr_service_sink_takes(u->sink, ns, name, &ret->mirror, &ret->changelog);
+}
+
+static bool kept_by_a_changelog(void *arg, const char *ns, const char *name)
+{
+    struct tr_service *s = arg;
+    bool mirror, changelog = false;
+    for (uint32_t i = 0; i < s->cfg.n_sinks && !changelog; i++)
+        tr_service_sink_takes(&s->cfg.sinks[i], ns, name, &mirror, &changelog);
+    return changelog;
 }
 
 /* What fits into the budget may be one row: nothing else bounds it but the 32-bit lengths of the row image. */
@@ -168,6 +181,8 @@ static int open_unit(struct unit *u, struct tr_err *err)
                                                .chunk_bytes = c->chunk_bytes,
                                                .chunk_rows_max = c->chunk_rows_max,
                                                .tables_max = c->snapshot_tables_max},
+                                  .has_changelog = kept_by_a_changelog,
+                                  .arg = s,
                                   .pipeline = p};
     tr_sink_tuning_default(&k.sink);
     k.sink.inflight = 1;

@@ -32,6 +32,9 @@ struct tr_service_sink {
     int64_t freshness_ns;           /* declared target of end-to-end lag */
 };
 
+/* Does this sink mirror such a table, if it has a key, and does it keep a changelog of it? By its patterns alone. */
+void tr_service_sink_takes(const struct tr_service_sink *k, const char *ns, const char *name, bool *ret_mirror, bool *ret_changelog);
+
 struct tr_service_config {
     const char *source_name;
     struct tr_cdc *cdc;
