@@ -66,6 +66,53 @@ __attribute__((format(printf, 6, 7))) static void say(struct report *r, enum tr_
     show(r, &f);
 }
 
+struct source_report {
+    struct report *report;
+    const struct tr_config *cfg;
+};
+
+static void amend(char *to, size_t cap, const char *more)
+{
+    size_t n = strlen(to);
+    snprintf(to + n, cap - n, "%s", more);
+}
+
+/* What the sinks make of a table is not for the source to know. */
+static void show_of_source(void *arg, const struct tr_finding *f)
+{
+    struct source_report *sr = arg;
+    struct tr_finding g = *f;
+    char ns[64], more[300], lite[200] = "";
+    bool kept = false;
+    const char *dot = strchr(f->subject, '.');
+    if (strcmp(f->code, "table_key") != 0 || !dot) {
+        show(sr->report, f);
+        return;
+    }
+    snprintf(ns, sizeof ns, "%.*s", (int)(dot - f->subject), f->subject);
+    for (uint32_t i = 0; i < sr->cfg->n_sinks; i++) {
+        const struct tr_set_sink *c = &sr->cfg->sinks[i].common;
+        struct tr_service_sink k = {.tables = c->tables, .exclude = c->exclude, .changelog = c->changelog};
+        bool mirror, changelog;
+        tr_service_sink_takes(&k, ns, dot + 1, &mirror, &changelog);
+        kept |= changelog;
+        if (mirror && !strcmp(sr->cfg->sinks[i].type->name, "sqlite") && !strncasecmp(strcmp(ns, "public") ? ns : dot + 1, "sqlite_", 7))
+            snprintf(lite, sizeof lite, "%s", c->name);
+    }
+    if (f->level == TR_FINDING_WARN && kept) {
+        amend(g.text, sizeof g.text, "; only the changelog that a sink keeps of it");
+    } else if (f->level == TR_FINDING_WARN) {
+        amend(g.text, sizeof g.text, "; and no sink has it in its changelog: nothing of it is kept");
+        snprintf(more, sizeof more, "; or, for its history alone, changelog: ['%.150s'] in a sink", f->subject);
+        amend(g.cure, sizeof g.cure, more);
+    }
+    show(sr->report, &g);
+    if (*lite) {
+        snprintf(more, sizeof more, "rename it at the source, or exclude: ['%.150s'] in sink %.60s", f->subject, lite);
+        say(sr->report, TR_FINDING_WARN, "table_name", f->subject, more, "%s: SQLite keeps names that begin with sqlite_ to itself, so sink %s will pause it", f->subject, lite);
+    }
+}
+
 static int64_t in(int64_t ns)
 {
     return tr_now_ns() + ns;
@@ -136,11 +183,12 @@ static void check_source(struct tr_app *a, struct report *r)
 {
     struct tr_err err;
     struct tr_cdc_session *s = NULL;
+    struct source_report sr = {r, a->cfg};
     int rc = tr_app_source(a, &err);
     if (rc >= 0)
         rc = a->cdc->ops->session_new(a->cdc, TR_CDC_PRIMARY, &s, &err);
     if (rc >= 0)
-        rc = s->ops->check(s, in(30 * TR_NS_PER_S), show, r, &err);
+        rc = s->ops->check(s, in(30 * TR_NS_PER_S), show_of_source, &sr, &err);
     if (rc < 0)
         say(r, TR_FINDING_ERROR, "source", a->cfg->source.name, "check that the server runs, that source.dsn is right, and that pg_hba.conf lets this user in", "%s", err.msg);
     else

@@ -132,7 +132,7 @@ static void one_table(void *arg, const struct tr_cdc_table *t)
     char name[160];
     snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
     if (!t->key_ok)
-        say(d, TR_FINDING_WARN, "table_key", name, "%s: %s; it gets a changelog only, no mirror => ALTER TABLE %s ADD PRIMARY KEY (...), or ALTER TABLE %s REPLICA IDENTITY USING INDEX ...", name, t->no_key, name, name);
+        say(d, TR_FINDING_WARN, "table_key", name, "%s: %s, so it can have no mirror => ALTER TABLE %s ADD PRIMARY KEY (...), or ALTER TABLE %s REPLICA IDENTITY USING INDEX ...", name, t->no_key, name, name);
     else
         say(d, TR_FINDING_OK, "table_key", name, "%s has a usable key%s", name, t->published ? "" : "; it will be added to the publication");
 }
