@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Three in the morning, with nothing but metrics, probes, status and the log: what they say while a table is paused, the source is away, a
 # drain takes its time; and what check and run say of a source that is not as it was.
+# shellcheck disable=SC2013,SC2016 # names without blanks; evaluated while waiting
 set -euo pipefail
 # shellcheck source=tests/e2e/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -56,6 +57,15 @@ tr_equal "up" "1 1" "$(metric 'tailrace_pipeline_up{pipeline="capture"}') $(metr
 tr_equal "alarms" "0 0" "$(metric 'tailrace_alarms{kind="table"}') $(metric 'tailrace_alarms{kind="lag"}')"
 says 'is not mirrored: it has no primary key; .*changelog: .*public.loose' tailrace.log
 tr_equal "modes of mirror and control store" "600 640" "$(stat -c %a mirror.db state/control.db | xargs)"
+get /metrics >metrics
+for m in $(grep -o '^| `tailrace_[a-z_]*' "$TR_SOURCE_ROOT/docs/metrics.md" | tr -d '|` '); do
+    says "^# TYPE $m " metrics
+done
+sed -n '/^```yaml/,/^```/p' "$TR_SOURCE_ROOT/docs/operations.md" | sed '/^```/d' >rules.yaml
+promtool check rules rules.yaml >out || { cat out >&2; tr_fail "the alert rules of docs/operations.md"; }
+for m in $(grep -o 'tailrace_[a-z_]*' rules.yaml | sort -u); do
+    says "^# TYPE $m " metrics
+done
 code 0 t check
 says 'being read by the tailrace that runs'
 
@@ -103,7 +113,6 @@ c.execute("begin immediate")
 print("locked", flush=True)
 time.sleep(8)' >lock.out &
 locker=$!
-# shellcheck disable=SC2016 # evaluated while waiting
 tr_wait_until 8 'grep -q locked lock.out'
 tr_psql src -q -c "update t set v = 'w'"
 sleep 1
