@@ -50,7 +50,7 @@ static enum MHD_Result answer_text(struct MHD_Connection *c, unsigned status, co
 static enum MHD_Result get(struct tr_admin *a, struct MHD_Connection *c, const char *url)
 {
     struct tr_buf b = {0};
-    char reason[300] = "";
+    char reason[2000] = "";
     if (!strcmp(url, "/metrics")) {
         if (tr_metrics_render_prometheus(a->metrics, &b) < 0) {
             tr_buf_done(&b);
@@ -111,8 +111,9 @@ static enum MHD_Result post(struct tr_admin *a, struct MHD_Connection *c, const 
     if (!p->pp || p->seen > BODY_MAX || !*p->kind)
         return answer_text(c, 400, "send the form fields kind (resume, resnapshot), scope (a sink, or empty) and table");
     struct tr_err err;
-    if (a->ops.request(a->ops.arg, "admin endpoint", p->kind, p->scope, p->table, &err) < 0)
-        return answer_text(c, 409, err.msg);
+    int rc = a->ops.request(a->ops.arg, "admin endpoint", p->kind, p->scope, p->table, &err);
+    if (rc < 0)
+        return answer_text(c, rc == TR_RETRY ? 503 : 409, err.msg);
     return answer_text(c, 200, "done");
 }
 

@@ -3,9 +3,9 @@
  *
  *   GET  /metrics   Prometheus text exposition 0.0.4
  *   GET  /healthz   200 while the loops turn and no position is stuck; 503 and the reason otherwise
- *   GET  /readyz    200 when every part runs, lanes are assigned and sinks were reached; 503 and the reason otherwise
+ *   GET  /readyz    200 while changes flow from the source into every sink; 503 and what is in the way, a line each, otherwise
  *   GET  /status    everything, as JSON (docs/status.md)
- *   POST /request   kind, scope, table (form fields): an operator's action; 200, or 409 and the reason it was refused
+ *   POST /request   kind, scope, table (form fields): an operator's action; 200, 409 and why it was refused, or 503: not now
  *
  * It has no authentication and belongs on loopback. Requests are bounded: headers by libmicrohttpd, bodies to 4 KiB.
  *

@@ -1,7 +1,7 @@
 /*
  * capture.c: bringing source, slot, control store and log into agreement, and running capture.
  *
- * Resuming is allowed only if nothing can have been missed:
+ * Resuming is allowed only if nothing can have been missed (agreement.c):
  *   - system id and timeline are those the control store knows;
  *   - the slot is there, not lost, and not confirmed beyond the recorded position (somebody else would have read from it);
  *   - the log ends at or behind what the store says was durable when that position was recorded.
@@ -15,6 +15,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "agreement.h"
 #include "alloc.h"
 #include "check.h"
 #include "clock.h"
@@ -175,7 +176,7 @@ static int agree(struct tr_capture_run *r, struct tr_err *err)
     struct tr_ctl_source src;
     struct tr_cdc_slot slot;
     enum tr_slot_state ledger = TR_SLOT_NONE;
-    char ledger_slot[64] = "", a[TR_LSN_CHARS], b[TR_LSN_CHARS], why[256];
+    char ledger_slot[64] = "", why[256];
     const char *name = r->cfg.cdc->ops->slot_name(r->cfg.cdc);
     int rc = s->ops->identity(s, in(CALL_NS), &id, err);
     if (rc >= 0)
@@ -186,32 +187,11 @@ static int agree(struct tr_capture_run *r, struct tr_err *err)
         rc = s->ops->slot_state(s, in(CALL_NS), &slot, err);
     if (rc < 0)
         return rc;
-    if (slot.exists && ledger == TR_SLOT_NONE)
-        return tr_err_set(err, TR_REJECT, TR_DOM_CDC,
-                          "slot %s exists, but not in this state directory's ledger: it is another process's, or this is not its state directory; choose another slot name, or drop it",
-                          name);
-    if (slot.exists && slot.active)
-        return tr_err_set(err, TR_RETRY, TR_DOM_CDC, "slot %s is in use by server process %" PRId64 "; is a second tailrace running on it?", name, slot.active_pid);
-    if (ledger == TR_SLOT_CREATING || !src.system_id[0])
-        snprintf(why, sizeof why, "the slot was never finished");
-    else if (strcmp(src.system_id, id.system_id) != 0)
-        snprintf(why, sizeof why, "the source is another system (%s, was %s)", id.system_id, src.system_id);
-    else if (src.timeline != id.timeline)
-        snprintf(why, sizeof why, "the source is on timeline %u, was on %u", id.timeline, src.timeline);
-    else if (!slot.exists)
-        snprintf(why, sizeof why, "slot %s is gone", name);
-    else if (!strcmp(slot.wal_status, "lost"))
-        snprintf(why, sizeof why, "slot %s has lost WAL it needed", name);
-    else if (slot.published > slot.confirmed)
-        snprintf(why, sizeof why, "the publication was dropped and made again at %s; slot %s stands at %s and cannot decode what lies between", tr_format_lsn(slot.published, a), name,
-                 tr_format_lsn(slot.confirmed, b));
-    else if (slot.confirmed > src.confirm_lsn)
-        snprintf(why, sizeof why, "slot %s is confirmed up to %s, our record ends at %s", name, tr_format_lsn(slot.confirmed, a), tr_format_lsn(src.confirm_lsn, b));
-    else if (r->cap.tail.offset < src.log_offset)
-        snprintf(why, sizeof why, "the change log ends at offset %" PRIu64 ", but %" PRIu64 " was durable", r->cap.tail.offset, src.log_offset);
-    else
-        why[0] = 0;
-    if (*why) {
+    struct tr_agreement_facts facts = {.slot_name = name, .id = &id, .slot = &slot, .src = &src, .ledger_slot = ledger_slot, .ledger = ledger, .tail_offset = r->cap.tail.offset};
+    enum tr_agreement verdict = tr_agreement(&facts, why, sizeof why);
+    if (verdict == TR_AGREE_FOREIGN || verdict == TR_AGREE_IN_USE)
+        return tr_err_set(err, verdict == TR_AGREE_FOREIGN ? TR_REJECT : TR_RETRY, TR_DOM_CDC, "%s", why);
+    if (verdict != TR_AGREE_RESUME) {
         rc = new_epoch(r, &src, &id, why, err);
     } else {
         r->from = src.confirm_lsn;
@@ -287,6 +267,8 @@ int tr_capture_open(const struct tr_capture_config *cfg, struct tr_capture_run *
     c->control = cfg->control;
     c->log = cfg->log;
     c->cdc = cfg->cdc;
+    c->has_changelog = cfg->has_changelog;
+    c->arg = cfg->arg;
     snprintf(c->heartbeat_ns, sizeof c->heartbeat_ns, "%s", cfg->heartbeat_ns);
     snprintf(c->heartbeat_name, sizeof c->heartbeat_name, "%s", cfg->heartbeat_name);
     tr_mutex_init(&c->lock);

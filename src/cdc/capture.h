@@ -22,6 +22,8 @@ struct tr_capture_config {
     struct tr_snapshot_tuning snapshot;
     struct tr_pipeline_tuning pipeline;
     struct tr_sink_tuning sink;
+    bool (*has_changelog)(void *arg, const char *ns, const char *name); /* does any sink keep a changelog of it? For what is said of a table without a key */
+    void *arg;
 };
 
 struct tr_capture_run;

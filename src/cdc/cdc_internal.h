@@ -67,6 +67,8 @@ struct tr_capture {
     struct tr_cdc *cdc;
     uint8_t epoch;
     char heartbeat_ns[64], heartbeat_name[64];
+    bool (*has_changelog)(void *arg, const char *ns, const char *name);
+    void *arg;
     struct tr_pos tail;         /* of the log when capture started */
 
     _Atomic(uint64_t) stream_pos; /* everything that committed at or below it is in the log (appended) */

@@ -22,6 +22,7 @@
 #define BACKOFF_MIN (200 * TR_NS_PER_MS)
 #define BACKOFF_MAX (30 * TR_NS_PER_S)
 #define STEADY (60 * TR_NS_PER_S) /* a run this long resets the backoff */
+#define DRAIN_TOLD (5 * TR_NS_PER_S)
 
 static int64_t in(int64_t ns)
 {
@@ -48,6 +49,7 @@ static void end_service(struct tr_service *s, const struct tr_err *why)
     if (!s->ended) {
         s->ended = true;
         s->end_err = *why;
+        s->stopping_us = tr_wall_us();
     }
     atomic_store(&s->stop, true);
     tr_cond_broadcast(&s->cond);
@@ -56,35 +58,73 @@ static void end_service(struct tr_service *s, const struct tr_err *why)
 
 /* ---- units ---- */
 
-static void set_unit(struct unit *u, enum unit_state state, const struct tr_err *err)
+static void set_unit(struct unit *u, enum unit_state state)
 {
     struct tr_service *s = u->service;
     tr_mutex_lock(&s->lock);
     u->state = state;
-    if (err)
-        u->err = *err;
-    else if (state == UNIT_RUNNING)
+    if (state == UNIT_RUNNING)
         memset(&u->err, 0, sizeof u->err);
     u->since_us = tr_wall_us();
     tr_mutex_unlock(&s->lock);
 }
 
-static void mode(void *arg, const char *ns, const char *name, struct tr_apply_table_mode *ret)
+/* True when it is to be told. */
+static bool unit_failed(struct unit *u, const struct tr_err *err)
 {
-    struct unit *u = arg;
-    const struct tr_service_sink *k = u->sink;
+    struct tr_service *s = u->service;
+    tr_mutex_lock(&s->lock);
+    u->state = UNIT_FAILED;
+    u->err = *err;
+    u->since_us = tr_wall_us();
+    u->restarts++;
+    bool tell = tr_oslog_begins(&u->trouble, err);
+    tr_mutex_unlock(&s->lock);
+    tr_counter_inc(u->m_restarts);
+    return tell;
+}
+
+/* A unit that failed is well again only when it does its work, which is later than that it runs. */
+static void unit_well(struct unit *u)
+{
+    struct tr_service *s = u->service;
+    char why[8], lasted[TR_OSLOG_LASTED_CHARS];
+    tr_mutex_lock(&s->lock);
+    bool over = u->trouble.since_us && tr_service_unit_ready(u, why, sizeof why) && tr_oslog_ends(&u->trouble, lasted);
+    tr_mutex_unlock(&s->lock);
+    if (over)
+        tr_oslog_fields(TR_OSLOG_INFO, "service", TR_OSLOG_F({"unit", u->name}), "running again after %s", lasted);
+}
+
+void tr_service_sink_takes(const struct tr_service_sink *k, const char *ns, const char *name, bool *ret_mirror, bool *ret_changelog)
+{
     struct tr_slice n = tr_slice_str(ns), t = tr_slice_str(name);
-    *ret = (struct tr_apply_table_mode){.heartbeat = !strcmp(ns, u->service->beat_ns) && !strcmp(name, u->service->beat_name)};
-    if (ret->heartbeat)
-        return;
     bool want = k->tables.n == 0;
     for (size_t i = 0; i < k->tables.n; i++)
         want |= tr_glob_table(tr_slice_str(k->tables.v[i]), n, t);
     for (size_t i = 0; i < k->exclude.n; i++)
         want &= !tr_glob_table(tr_slice_str(k->exclude.v[i]), n, t);
-    ret->mirror = want;
+    *ret_mirror = want;
+    *ret_changelog = false;
     for (size_t i = 0; want && i < k->changelog.n; i++)
-        ret->changelog |= tr_glob_table(tr_slice_str(k->changelog.v[i]), n, t);
+        *ret_changelog |= tr_glob_table(tr_slice_str(k->changelog.v[i]), n, t);
+}
+
+static void mode(void *arg, const char *ns, const char *name, struct tr_apply_table_mode *ret)
+{
+    struct unit *u = arg;
+    *ret = (struct tr_apply_table_mode){.heartbeat = !strcmp(ns, u->service->beat_ns) && !strcmp(name, u->service->beat_name)};
+    if (!ret->heartbeat)
+        tr_service_sink_takes(u->sink, ns, name, &ret->mirror, &ret->changelog);
+}
+
+static bool kept_by_a_changelog(void *arg, const char *ns, const char *name)
+{
+    struct tr_service *s = arg;
+    bool mirror, changelog = false;
+    for (uint32_t i = 0; i < s->cfg.n_sinks && !changelog; i++)
+        tr_service_sink_takes(&s->cfg.sinks[i], ns, name, &mirror, &changelog);
+    return changelog;
 }
 
 /* What fits into the budget may be one row: nothing else bounds it but the 32-bit lengths of the row image. */
@@ -141,6 +181,8 @@ static int open_unit(struct unit *u, struct tr_err *err)
                                                .chunk_bytes = c->chunk_bytes,
                                                .chunk_rows_max = c->chunk_rows_max,
                                                .tables_max = c->snapshot_tables_max},
+                                  .has_changelog = kept_by_a_changelog,
+                                  .arg = s,
                                   .pipeline = p};
     tr_sink_tuning_default(&k.sink);
     k.sink.inflight = 1;
@@ -197,18 +239,42 @@ static void free_unit(struct unit *u)
     tr_capture_free(c);
 }
 
+static void log_drain(struct unit *u, const char *how, int64_t left_ns)
+{
+    struct tr_pipeline_status st;
+    status_unit(u, &st);
+    tr_oslog_fields(TR_OSLOG_INFO, "service", TR_OSLOG_F({"unit", u->name}, {"trouble", st.error.rc < 0 ? st.error.msg : NULL}),
+                    "%s: %" PRIu64 " bytes on their way to being durable, for at most %" PRId64 " s", how, st.inflight_bytes, left_ns / TR_NS_PER_S);
+}
+
+/* Until everything in flight is durable and recorded, or the drain timeout has passed. Never silent for long. */
+static void drain(struct unit *u)
+{
+    struct tr_service *s = u->service;
+    int64_t end = in(s->cfg.drain_timeout_ns);
+    set_unit(u, UNIT_DRAINING);
+    log_drain(u, "draining", s->cfg.drain_timeout_ns);
+    stop_unit(u);
+    while (!join_unit(u, TR_MIN(in(DRAIN_TOLD), end + 5 * TR_NS_PER_S))) {
+        if (tr_now_ns() >= end + 5 * TR_NS_PER_S) {
+            tr_oslog_fields(TR_OSLOG_ERROR, "service", TR_OSLOG_F({"unit", u->name}), "did not end within its drain timeout");
+            return;
+        }
+        log_drain(u, "still draining", TR_MAX(end - tr_now_ns(), 0));
+    }
+}
+
 /* Runs until it fails (true) or the service stops (false). */
 static bool watch(struct unit *u, struct tr_err *err)
 {
     struct tr_service *s = u->service;
-    while (!join_unit(u, in(100 * TR_NS_PER_MS)))
+    while (!join_unit(u, in(100 * TR_NS_PER_MS))) {
+        unit_well(u);
         if (stopping(s)) {
-            set_unit(u, UNIT_DRAINING, NULL);
-            stop_unit(u);
-            if (!join_unit(u, in(s->cfg.drain_timeout_ns + 5 * TR_NS_PER_S)))
-                tr_oslog_fields(TR_OSLOG_ERROR, "service", TR_OSLOG_F({"unit", u->name}), "did not end within its drain timeout");
+            drain(u);
             break;
         }
+    }
     struct tr_pipeline_status st;
     status_unit(u, &st);
     if (st.state != TR_PL_FAILED)
@@ -224,36 +290,46 @@ static void run_unit(void *arg)
     int64_t backoff = BACKOFF_MIN;
     while (!stopping(s)) {
         struct tr_err err = {0};
-        set_unit(u, UNIT_OPENING, NULL);
+        set_unit(u, UNIT_OPENING);
         int64_t began = tr_now_ns();
         int rc = open_unit(u, &err);
         if (rc >= 0) {
-            set_unit(u, UNIT_RUNNING, NULL);
-            tr_oslog_fields(TR_OSLOG_INFO, "service", TR_OSLOG_F({"unit", u->name}), "running");
+            set_unit(u, UNIT_RUNNING);
+            if (!u->trouble.since_us) /* else that is told when it is well */
+                tr_oslog_fields(TR_OSLOG_INFO, "service", TR_OSLOG_F({"unit", u->name}), "running");
             bool failed = watch(u, &err);
             free_unit(u);
             if (!failed)
                 break;
-        } else if (!u->sink && (rc == TR_REJECT || rc == TR_FATAL)) {
-            set_unit(u, UNIT_FAILED, &err);
+        }
+        if (stopping(s))
+            break;
+        bool tell = unit_failed(u, &err), ends = err.rc == TR_FENCED || (rc < 0 && !u->sink && (rc == TR_REJECT || rc == TR_FATAL));
+        if (ends) {
             tr_oslog_err(TR_OSLOG_ERROR, "service", TR_OSLOG_F({"unit", u->name}), &err);
             end_service(s, &err);
             return;
         }
-        if (err.rc == TR_FENCED) {
-            end_service(s, &err);
-            return;
-        }
-        set_unit(u, UNIT_FAILED, &err);
-        u->restarts++;
         if (tr_now_ns() - began > STEADY)
             backoff = BACKOFF_MIN;
         char pause[TR_DURATION_CHARS];
-        tr_oslog_err(TR_OSLOG_ERROR, "service", TR_OSLOG_F({"unit", u->name}, {"again_in", tr_format_duration(backoff / TR_NS_PER_MS * TR_NS_PER_MS, pause)}), &err);
+        if (tell)
+            tr_oslog_err(err.rc == TR_RETRY ? TR_OSLOG_WARN : TR_OSLOG_ERROR, "service",
+                         TR_OSLOG_F({"unit", u->name}, {"again_in", tr_format_duration(backoff / TR_NS_PER_MS * TR_NS_PER_MS, pause)}), &err);
         rest(s, in(backoff));
         backoff = TR_MIN(backoff * 2, BACKOFF_MAX);
     }
-    set_unit(u, UNIT_STOPPED, NULL);
+    set_unit(u, UNIT_STOPPED);
+}
+
+/* What is tried again and again: told when it begins to fail and when it works again. rc 1: it was not tried. */
+static void retried(const char *what, struct tr_oslog_episode *trouble, int rc, const struct tr_err *err)
+{
+    char lasted[TR_OSLOG_LASTED_CHARS];
+    if (rc < 0 && tr_oslog_begins(trouble, err))
+        tr_oslog_err(TR_OSLOG_WARN, what, NULL, 0, err);
+    else if (rc == TR_OK && tr_oslog_ends(trouble, lasted))
+        tr_oslog_write(TR_OSLOG_INFO, what, "works again after %s", lasted);
 }
 
 /* ---- the pulse: heartbeat row, slot headroom ---- */
@@ -262,6 +338,7 @@ static void pulse(void *arg)
 {
     struct tr_service *s = arg;
     struct tr_err err;
+    struct tr_oslog_episode trouble = {0};
     int64_t every = s->cfg.heartbeat_interval_ns;
     while (!stopping(s)) {
         int64_t next = in(every);
@@ -274,8 +351,7 @@ static void pulse(void *arg)
         int rc = up ? s->session->ops->heartbeat(s->session, tr_wall_us(), in(10 * TR_NS_PER_S), &err) : TR_OK;
         if (up && rc >= 0)
             rc = s->session->ops->slot_state(s->session, in(10 * TR_NS_PER_S), &slot, &err);
-        if (rc < 0 && !stopping(s) && TR_OSLOG_ONCE_PER(30))
-            tr_oslog_err(TR_OSLOG_WARN, "heartbeat", NULL, 0, &err);
+        retried("heartbeat", &trouble, stopping(s) || !up ? 1 : rc, &err);
         if (up && rc >= 0) {
             tr_mutex_lock(&s->lock);
             s->slot = slot;
@@ -289,33 +365,87 @@ static void pulse(void *arg)
 
 /* ---- housekeeping ---- */
 
-static void split(const char *table, char ns[64], char name[64])
+struct find {
+    const char *want;
+    struct tr_ctl_table *ret;
+    bool found;
+    char near[140];
+    size_t distance;
+};
+
+static void find_table(void *arg, const struct tr_ctl_table *t)
 {
-    const char *dot = strchr(table, '.');
-    snprintf(ns, 64, "%.*s", dot ? (int)TR_MIN((size_t)(dot - table), 63) : 6, dot ? table : "public");
-    snprintf(name, 64, "%.63s", dot ? dot + 1 : table);
+    struct find *f = arg;
+    char name[140];
+    const char *v[] = {name};
+    snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
+    struct tr_slice want = tr_slice_str(f->want);
+    if (!strcmp(name, f->want)) {
+        f->found = true;
+        *f->ret = *t;
+        return;
+    }
+    size_t d = !strcmp(t->name, f->want) ? 0 : tr_nearest(want, v, 1) ? tr_edit_distance(want, tr_slice_str(name)) : SIZE_MAX;
+    if (d < f->distance) {
+        f->distance = d;
+        memcpy(f->near, name, sizeof name);
+    }
+}
+
+int tr_service_find_table(struct tr_control *c, const char *source, const char *table, struct tr_ctl_table *ret, struct tr_err *err)
+{
+    struct find f = {.want = table, .ret = ret, .distance = SIZE_MAX};
+    int rc = c->ops->table_list(c, source, find_table, &f, err);
+    if (rc < 0 || f.found)
+        return rc < 0 ? rc : TR_OK;
+    return tr_err_set(err, TR_REJECT, TR_DOM_CDC, "there is no table %s among those that are captured%s%s%s", table, *f.near ? "; did you mean " : " (tailrace table list shows them, as schema.table)",
+                      f.near, *f.near ? "?" : "");
+}
+
+static int resume(struct tr_service *s, const char *scope, const char *table, const struct tr_ctl_table *t, struct tr_err *err)
+{
+    bool known = !*scope, any = false;
+    for (uint32_t i = 1; i < s->n_units; i++) {
+        struct unit *u = &s->units[i];
+        if (*scope && strcmp(scope, u->name) != 0)
+            continue;
+        known = true;
+        any |= u->apply && tr_apply_resume(u->apply, table) == TR_OK;
+    }
+    if (any)
+        return TR_OK;
+    if (!known)
+        return tr_err_set(err, TR_REJECT, TR_DOM_CDC, "there is no sink %s", scope);
+    if (t->state == TR_TABLE_PAUSED)
+        return tr_err_set(err, TR_REJECT, TR_DOM_CDC, "table %s is paused at capture, where only a new snapshot helps: tailrace table resnapshot %s (%.200s)", table, table, t->reason);
+    return tr_err_set(err, TR_REJECT, TR_DOM_CDC, "table %s is not paused in %s%s", table, *scope ? "sink " : "any sink", scope);
+}
+
+static int resnapshot(struct tr_service *s, const char *table, const struct tr_ctl_table *t, struct tr_err *err)
+{
+    if (!s->units[0].capture)
+        return tr_err_set(err, TR_RETRY, TR_DOM_CDC, "capture is not running");
+    if (t->state == TR_TABLE_NO_SNAPSHOT)
+        return tr_err_set(err, TR_REJECT, TR_DOM_CDC, "table %s can have no snapshot: %s", table, t->reason);
+    if (tr_capture_request(s->units[0].capture, t->ns, t->name) != TR_OK)
+        return tr_err_set(err, TR_REJECT, TR_DOM_CDC, "table %s is not captured now: it does not exist, or is not selected by the configuration", table);
+    return TR_OK;
 }
 
 static int carry_out(struct tr_service *s, const char *kind, const char *scope, const char *table, struct tr_err *err)
 {
-    int rc = 1;
+    struct tr_ctl_table t = {0};
+    bool is_resume = !strcmp(kind, "resume");
+    if (!is_resume && strcmp(kind, "resnapshot") != 0)
+        return tr_err_set(err, TR_REJECT, TR_DOM_CDC, "there is no request %s, only resume and resnapshot", kind);
+    int rc = is_resume && !*table ? TR_OK : tr_service_find_table(s->cfg.control, s->cfg.source_name, table, &t, err); /* no table: all that are paused */
+    if (rc < 0)
+        return rc;
     tr_mutex_lock(&s->lock);
-    if (!strcmp(kind, "resume")) {
-        for (uint32_t i = 1; i < s->n_units; i++)
-            if (s->units[i].apply && (!*scope || !strcmp(scope, s->units[i].name)) && tr_apply_resume(s->units[i].apply, table) == TR_OK)
-                rc = TR_OK;
-        if (rc)
-            rc = tr_err_set(err, TR_REJECT, TR_DOM_CDC, "table %s is not paused in %s%s", table, *scope ? "sink " : "any sink", scope);
-    } else if (!strcmp(kind, "resnapshot")) {
-        char ns[64], name[64];
-        split(table, ns, name);
-        if (s->units[0].capture)
-            rc = tr_capture_request(s->units[0].capture, ns, name);
-        if (rc)
-            rc = tr_err_set(err, s->units[0].capture ? TR_REJECT : TR_RETRY, TR_DOM_CDC, s->units[0].capture ? "table %s is not captured" : "capture is not running; table %s stays as it is", table);
-    } else {
-        rc = tr_err_set(err, TR_REJECT, TR_DOM_CDC, "unknown request %s", kind);
-    }
+    if (stopping(s))
+        rc = tr_err_set(err, TR_RETRY, TR_DOM_CDC, "tailrace is stopping");
+    else
+        rc = is_resume ? resume(s, scope, table, &t, err) : resnapshot(s, table, &t, err);
     tr_mutex_unlock(&s->lock);
     return rc;
 }
@@ -345,68 +475,20 @@ static void take_requests(struct tr_service *s)
         return;
     while (s->cfg.control->ops->request_take(s->cfg.control, kind, scope, table, &err) == TR_OK) {
         struct tr_err why;
-        if (tr_service_request(s, "control store", kind, scope, table, &why) < 0)
+        int rc = tr_service_request(s, "control store", kind, scope, table, &why);
+        if (rc == TR_RETRY) { /* not now, so it is put back */
+            s->cfg.control->ops->request_put(s->cfg.control, "control store", kind, scope, table, NULL);
+            return;
+        }
+        if (rc < 0)
             tr_oslog_err(TR_OSLOG_WARN, "service", TR_OSLOG_F({"request", kind}, {"table", table}), &why);
     }
-}
-
-/* Over its freshness target for five minutes: an alarm. */
-static void watch_lag(struct tr_service *s)
-{
-    int64_t now = tr_now_ns(), wall = tr_wall_us();
-    for (uint32_t i = 1; i < s->n_units; i++) {
-        struct unit *u = &s->units[i];
-        struct tr_apply_lag lag = {0};
-        struct tr_pipeline_status st;
-        tr_mutex_lock(&s->lock);
-        if (u->apply)
-            tr_apply_status(u->apply, &st, &lag);
-        if (lag.measured_us)
-            u->lag = lag;
-        /* no heartbeat came through: the lag is at least the time since the last one that did */
-        int64_t silent = u->lag.measured_us ? wall - u->lag.measured_us - s->cfg.heartbeat_interval_ns / 1000 : 0;
-        int64_t us = TR_MAX(u->lag.end_to_end_us, silent);
-        bool over = u->lag.measured_us && us * 1000 > u->sink->freshness_ns;
-        if (!over)
-            u->over_since_ns = 0;
-        else if (!u->over_since_ns)
-            u->over_since_ns = now;
-        bool alarm = u->over_since_ns && now - u->over_since_ns > 300 * TR_NS_PER_S, was = u->lag_alarm;
-        u->lag_alarm = alarm;
-        tr_mutex_unlock(&s->lock);
-        tr_gauge_set(u->m_lag, us);
-        struct tr_control *c = s->cfg.control;
-        if (alarm && !was) {
-            char text[160];
-            snprintf(text, sizeof text, "end-to-end lag is %" PRId64 " ms, over its target for five minutes", us / 1000);
-            c->ops->alarm_set(c, "lag", u->name, text, NULL);
-        } else if (!alarm && was) {
-            c->ops->alarm_clear(c, "lag", u->name, NULL);
-        }
-    }
-}
-
-static void watch_headroom(struct tr_service *s)
-{
-    tr_mutex_lock(&s->lock);
-    struct tr_cdc_slot slot = s->slot;
-    tr_mutex_unlock(&s->lock);
-    bool alarm = slot.exists && slot.headroom_bytes != INT64_MAX && slot.headroom_bytes < slot.retained_bytes;
-    struct tr_control *c = s->cfg.control;
-    if (alarm && !s->headroom_alarm) {
-        char text[200];
-        snprintf(text, sizeof text, "the slot holds back %" PRId64 " MiB of WAL and has %" PRId64 " MiB left before the server gives up on it", slot.retained_bytes >> 20,
-                 slot.headroom_bytes >> 20);
-        c->ops->alarm_set(c, "headroom", s->cfg.source_name, text, NULL);
-    } else if (!alarm && s->headroom_alarm) {
-        c->ops->alarm_clear(c, "headroom", s->cfg.source_name, NULL);
-    }
-    s->headroom_alarm = alarm;
 }
 
 static void keep_house(void *arg)
 {
     struct tr_service *s = arg;
+    struct tr_oslog_episode lease = {0}, retention = {0};
     int64_t renew = 0, retain = tr_now_ns() + 30 * TR_NS_PER_S; /* when catch-ups that a restart interrupted have set their pins */
     while (!stopping(s)) {
         struct tr_err err = {0};
@@ -419,45 +501,20 @@ static void keep_house(void *arg)
                 end_service(s, &err);
                 return;
             }
-            if (rc < 0 && TR_OSLOG_ONCE_PER(10))
-                tr_oslog_err(TR_OSLOG_WARN, "service", NULL, 0, &err);
+            retried("lease", &lease, rc < 0 ? rc : TR_OK, &err);
         }
         if (now >= retain) {
             retain = now + 30 * TR_NS_PER_S;
-            if (s->cfg.log->ops->retain(s->cfg.log, tr_wall_us(), &err) < 0 && TR_OSLOG_ONCE_PER(60))
-                tr_oslog_err(TR_OSLOG_WARN, "service", NULL, 0, &err);
+            int rc = s->cfg.log->ops->retain(s->cfg.log, tr_wall_us(), &err);
+            retried("retention", &retention, rc < 0 ? rc : TR_OK, &err);
         }
         take_requests(s);
-        watch_lag(s);
-        watch_headroom(s);
+        tr_service_watch(s);
         rest(s, in(500 * TR_NS_PER_MS));
     }
 }
 
 /* ---- life ---- */
-
-static int make_metrics(struct tr_service *s, struct tr_err *err)
-{
-    struct tr_family *lag, *retained, *headroom;
-    struct tr_metric_def d1 = {.name = "tailrace_end_to_end_lag_seconds", .help = "Heartbeat: source clock to durable in the sink.", .unit = "seconds", .type = TR_GAUGE, .scale = 1e-6};
-    struct tr_metric_def d2 = {.name = "tailrace_slot_retained_bytes", .help = "WAL the source holds back for our slot.", .unit = "bytes", .type = TR_GAUGE};
-    struct tr_metric_def d3 = {.name = "tailrace_slot_headroom_bytes", .help = "WAL the source will still keep for our slot; -1: unbounded.", .unit = "bytes", .type = TR_GAUGE};
-    struct tr_label src = {"source", s->cfg.source_name};
-    int rc = tr_metrics_family(s->cfg.metrics, &d1, &lag, err);
-    if (rc >= 0)
-        rc = tr_metrics_family(s->cfg.metrics, &d2, &retained, err);
-    if (rc >= 0)
-        rc = tr_metrics_family(s->cfg.metrics, &d3, &headroom, err);
-    if (rc >= 0)
-        rc = tr_family_cell(retained, &src, 1, &s->m_retained, err);
-    if (rc >= 0)
-        rc = tr_family_cell(headroom, &src, 1, &s->m_headroom, err);
-    for (uint32_t i = 1; i < s->n_units && rc >= 0; i++) {
-        struct tr_label l = {"sink", s->units[i].name};
-        rc = tr_family_cell(lag, &l, 1, &s->units[i].m_lag, err);
-    }
-    return rc;
-}
 
 int tr_service_new(const struct tr_service_config *cfg, struct tr_service **ret, struct tr_err *err)
 {
@@ -480,7 +537,7 @@ int tr_service_new(const struct tr_service_config *cfg, struct tr_service **ret,
         s->units[i].name = i ? cfg->sinks[i - 1].name : "capture";
     }
     cfg->control->ops->act_under(cfg->control, TR_SERVICE_LEASE, cfg->lease_token);
-    int rc = make_metrics(s, err);
+    int rc = tr_service_watch_init(s, err);
     if (rc >= 0)
         rc = cfg->cdc->ops->session_new(cfg->cdc, TR_CDC_PRIMARY, &s->session, err);
     if (rc < 0) {
@@ -506,6 +563,8 @@ int tr_service_start(struct tr_service *s, struct tr_err *err)
 void tr_service_stop(struct tr_service *s)
 {
     tr_mutex_lock(&s->lock);
+    if (!s->stopping_us)
+        s->stopping_us = tr_wall_us();
     atomic_store(&s->stop, true);
     tr_cond_broadcast(&s->cond);
     tr_mutex_unlock(&s->lock);

@@ -32,6 +32,9 @@ struct tr_service_sink {
     int64_t freshness_ns;           /* declared target of end-to-end lag */
 };
 
+/* Does this sink mirror such a table, if it has a key, and does it keep a changelog of it? By its patterns alone. */
+void tr_service_sink_takes(const struct tr_service_sink *k, const char *ns, const char *name, bool *ret_mirror, bool *ret_changelog);
+
 struct tr_service_config {
     const char *source_name;
     struct tr_cdc *cdc;
@@ -61,10 +64,14 @@ struct tr_service *tr_service_free(struct tr_service *s);
 
 /* The state of everything as one JSON object (docs/status.md). */
 int tr_service_status(struct tr_service *s, struct tr_buf *out);
-/* live: heartbeats of all loops are fresh and no watermark is stuck. ready: lanes assigned, sinks probed. Reason in words otherwise. */
+/* live: heartbeats of all loops are fresh and no watermark is stuck. ready: every unit runs, has reached its peer, and no trouble lasts; in other
+ * words, changes flow from the source into every sink. The reasons in words otherwise, for ready one a line. */
 bool tr_service_live(struct tr_service *s, char *ret_reason, size_t cap);
 bool tr_service_ready(struct tr_service *s, char *ret_reason, size_t cap);
-/* Operator actions: kind "resume" (scope: sink name or ""), "resnapshot". The audit row is written either way; refused with the reason. */
+/* Operator actions: kind "resume" (scope: sink name or ""), "resnapshot". The audit row is written either way. REJECT: refused, with the
+ * reason; RETRY: not now. */
 int tr_service_request(struct tr_service *s, const char *actor, const char *kind, const char *scope, const char *table, struct tr_err *err);
+/* A table by its name, schema.table, among those that this source was ever asked for. REJECT: there is none; the message has the nearest. */
+int tr_service_find_table(struct tr_control *c, const char *source, const char *table, struct tr_ctl_table *ret, struct tr_err *err);
 
 #endif

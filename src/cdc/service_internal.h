@@ -1,4 +1,4 @@
-/* service_internal.h: shared by service.c (life) and service_status.c (what it shows of itself). */
+/* service_internal.h: shared by service.c (life), service_watch.c (what the house looks at) and service_status.c (what it shows of itself). */
 #ifndef TR_SERVICE_INTERNAL_H
 #define TR_SERVICE_INTERNAL_H
 
@@ -6,10 +6,13 @@
 
 #include "apply.h"
 #include "capture.h"
+#include "oslog.h"
 #include "service.h"
 #include "thread.h"
 
 enum unit_state { UNIT_STOPPED, UNIT_OPENING, UNIT_RUNNING, UNIT_DRAINING, UNIT_FAILED };
+
+enum { SERVICE_STATES_MAX = 8, SERVICE_KINDS_MAX = 8 };
 
 struct unit {
     struct tr_service *service;
@@ -26,7 +29,15 @@ struct unit {
     int64_t over_since_ns;
     bool lag_alarm;
     uint64_t restarts;
-    struct tr_cell *m_lag;
+    struct tr_oslog_episode trouble; /* since it failed, until it is ready again */
+    struct tr_cell *m_lag, *m_up, *m_restarts;
+    struct tr_cell *m_tables[SERVICE_STATES_MAX];
+};
+
+struct alarms_of_kind {
+    char kind[32];
+    int64_t n;
+    struct tr_cell *cell;
 };
 
 struct tr_service {
@@ -44,7 +55,25 @@ struct tr_service {
     struct tr_cdc_slot slot;   /* lock */
     bool headroom_alarm;
     int64_t started_us;
+    int64_t stopping_us;       /* lock: when the drain began; 0: not yet */
     struct tr_cell *m_retained, *m_headroom;
+    struct tr_family *alarms;
+    struct alarms_of_kind kinds[SERVICE_KINDS_MAX]; /* the house's */
+    uint32_t n_kinds;
+    int64_t counted_ns;        /* the house's */
 };
+
+/* service_watch.c: metrics, and one round of looking. Lag and headroom raise their alarms there. */
+int tr_service_watch_init(struct tr_service *s, struct tr_err *err);
+void tr_service_watch(struct tr_service *s);
+
+/* service_status.c. Both under the lock. */
+/* End-to-end lag now: what the last heartbeat measured, and at least the time since one should have come through. */
+int64_t tr_service_lag_us(const struct tr_service *s, const struct unit *u, int64_t wall_us);
+/* Does it do its work? It runs, has its lanes, has reached its peer, and no trouble has lasted. In words otherwise. */
+bool tr_service_unit_ready(const struct unit *u, char *ret_why, size_t cap);
+/* Names of the persisted states; NULL: there is no such state. */
+const char *tr_service_table_state(uint8_t state);
+const char *tr_service_sink_table_state(uint8_t state);
 
 #endif

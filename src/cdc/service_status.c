@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "alloc.h"
 #include "check.h"
 #include "clock.h"
 #include "proc.h"
@@ -18,7 +19,7 @@ static const char *unit_state_name(enum unit_state s)
     return names[s];
 }
 
-static const char *table_state_name(uint8_t s)
+const char *tr_service_table_state(uint8_t s)
 {
     switch (s) {
 #define X(n, v, t)                                                                                                     \
@@ -27,11 +28,11 @@ static const char *table_state_name(uint8_t s)
         TR_TABLE_STATES(X)
 #undef X
     default:
-        return "unknown";
+        return NULL;
     }
 }
 
-static const char *sink_table_state_name(uint8_t s)
+const char *tr_service_sink_table_state(uint8_t s)
 {
     switch (s) {
 #define X(n, v, t)                                                                                                     \
@@ -40,16 +41,90 @@ static const char *sink_table_state_name(uint8_t s)
         TR_SINK_TABLE_STATES(X)
 #undef X
     default:
-        return "unknown";
+        return NULL;
     }
 }
+
+int64_t tr_service_lag_us(const struct tr_service *s, const struct unit *u, int64_t wall_us)
+{
+    if (!s->cfg.heartbeat_interval_ns)
+        return u->lag.end_to_end_us;
+    int64_t silent = wall_us - (u->lag.measured_us ? u->lag.measured_us : s->started_us) - s->cfg.heartbeat_interval_ns / 1000;
+    return TR_MAX(TR_MAX(u->lag.end_to_end_us, silent), 0);
+}
+
+#define MOMENT_US 2000000 /* what a retry mends at once is nobody's business */
+
+/* The trouble that it has now, with the time it began; NULL: none. */
+static const struct tr_err *trouble_of(const struct unit *u, const struct tr_pipeline_status *st, int64_t *ret_since_us)
+{
+    const struct tr_err *e = u->err.rc < 0 ? &u->err : st->error.rc < 0 ? &st->error : NULL;
+    *ret_since_us = u->trouble.since_us ? u->trouble.since_us : st->error_since_us;
+    return e;
+}
+
+static void unit_status(const struct unit *u, struct tr_pipeline_status *st)
+{
+    struct tr_apply_lag lag;
+    memset(st, 0, sizeof *st);
+    if (u->apply)
+        tr_apply_status(u->apply, st, &lag);
+    else if (u->capture)
+        tr_capture_status(u->capture, st, NULL);
+}
+
+bool tr_service_unit_ready(const struct unit *u, char *ret_why, size_t cap)
+{
+    struct tr_pipeline_status st;
+    int64_t since_us;
+    unit_status(u, &st);
+    const struct tr_err *e = trouble_of(u, &st, &since_us);
+    int64_t s = e ? (tr_wall_us() - since_us) / 1000000 : 0;
+    if (u->state != UNIT_RUNNING)
+        snprintf(ret_why, cap, "%s: %s%s%s", u->name, unit_state_name(u->state), e ? ": " : "", e ? e->msg : "");
+    else if (st.error.rc < 0 && tr_wall_us() - st.error_since_us > MOMENT_US)
+        snprintf(ret_why, cap, "%s: in trouble for %" PRId64 " s: %s", u->name, s, e->msg);
+    else if (!st.lanes_assigned || !st.sinks_probed)
+        snprintf(ret_why, cap, "%s: %s", u->name, st.error.rc < 0 ? st.error.msg : "has not reached its sink yet");
+    else
+        return true;
+    return false;
+}
+
+/* When an alarm was raised. */
+struct raised {
+    char kind[32], subject[160];
+    int64_t since_us;
+};
 
 struct json {
     const struct tr_service *service;
     struct tr_buf *out;
     int rc;
     bool comma;
+    struct raised *raised;
+    size_t n_raised, cap_raised;
+    const char *sink; /* whose tables are being shown */
 };
+
+static void keep_raised(void *arg, const struct tr_ctl_alarm *a)
+{
+    struct json *j = arg;
+    if (j->n_raised == j->cap_raised) {
+        size_t cap = j->cap_raised ? j->cap_raised * 2 : 16;
+        struct raised *v = tr_realloc(j->raised, cap * sizeof *v);
+        if (!v) {
+            j->rc = TR_NOMEM;
+            return;
+        }
+        j->raised = v;
+        j->cap_raised = cap;
+    }
+    struct raised *r = &j->raised[j->n_raised++];
+    snprintf(r->kind, sizeof r->kind, "%s", a->kind);
+    snprintf(r->subject, sizeof r->subject, "%s", a->subject);
+    r->since_us = a->since_us;
+}
 
 static void raw(struct json *j, const char *s)
 {
@@ -109,19 +184,25 @@ static void lsn(struct json *j, const char *k, uint64_t v)
     str(j, k, tr_format_lsn(v, s));
 }
 
+/* A table that stands still has an alarm, and that knows since when. */
+static void since(struct json *j, const char *kind, const char *subject)
+{
+    for (size_t i = 0; i < j->n_raised; i++)
+        if (!strcmp(j->raised[i].kind, kind) && !strcmp(j->raised[i].subject, subject))
+            num(j, "since_us", j->raised[i].since_us);
+}
+
 static void pipeline(struct json *j, const struct unit *u, struct tr_pipeline_status *st)
 {
-    memset(st, 0, sizeof *st);
-    struct tr_apply_lag lag;
-    if (u->apply)
-        tr_apply_status(u->apply, st, &lag);
-    else if (u->capture)
-        tr_capture_status(u->capture, st, NULL);
+    int64_t since_us;
+    unit_status(u, st);
+    const struct tr_err *e = trouble_of(u, st, &since_us);
     str(j, "state", unit_state_name(u->state));
     num(j, "since_us", u->since_us);
     num(j, "restarts", (int64_t)u->restarts);
-    const struct tr_err *e = u->err.rc < 0 ? &u->err : &st->error;
-    str(j, "error", e->rc < 0 ? e->msg : "");
+    str(j, "error", e ? e->msg : "");
+    if (e)
+        num(j, "error_since_us", since_us);
     num(j, "records_in", (int64_t)st->records_in);
     num(j, "rows_out", (int64_t)st->rows_out);
     num(j, "bytes_out", (int64_t)st->bytes_out);
@@ -129,6 +210,11 @@ static void pipeline(struct json *j, const struct unit *u, struct tr_pipeline_st
     num(j, "retries", (int64_t)st->retries);
     num(j, "inflight_bytes", (int64_t)st->inflight_bytes);
     boolean(j, "blocked", st->blocked);
+}
+
+static const char *named(const char *state)
+{
+    return state ? state : "unknown";
 }
 
 static void table(void *arg, const struct tr_ctl_table *t)
@@ -140,7 +226,9 @@ static void table(void *arg, const struct tr_ctl_table *t)
     snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
     open_(j, NULL, "{");
     str(j, "name", name);
-    str(j, "state", table_state_name(t->state));
+    str(j, "state", named(tr_service_table_state(t->state)));
+    if (t->state == TR_TABLE_PAUSED)
+        since(j, "table", name);
     num(j, "rows_read", (int64_t)t->rows_read);
     num(j, "rows_estimate", (int64_t)t->rows_estimate);
     str(j, "reason", t->reason);
@@ -150,9 +238,15 @@ static void table(void *arg, const struct tr_ctl_table *t)
 static void sink_table(void *arg, const char *name, const struct tr_ctl_sink_table *t)
 {
     struct json *j = arg;
+    char subject[160];
+    snprintf(subject, sizeof subject, "%.60s/%.90s", j->sink, name);
     open_(j, NULL, "{");
     str(j, "name", name);
-    str(j, "state", sink_table_state_name(t->state));
+    str(j, "state", named(tr_service_sink_table_state(t->state)));
+    if (t->state == TR_ST_PAUSED)
+        since(j, "table", subject);
+    else if (t->state == TR_ST_GAPPED)
+        since(j, "gapped", j->sink);
     str(j, "reason", t->reason);
     close_(j, "}");
 }
@@ -177,11 +271,16 @@ int tr_service_status(struct tr_service *s, struct tr_buf *out)
     struct tr_log_stats log = {0};
     c->ops->source_get(c, s->cfg.source_name, &src, NULL);
     s->cfg.log->ops->stats(s->cfg.log, 0, &log, NULL);
+    c->ops->alarm_list(c, keep_raised, j, NULL);
+    int64_t now_us = tr_wall_us();
     open_(j, NULL, "{");
-    num(j, "now_us", tr_wall_us());
+    num(j, "now_us", now_us);
     num(j, "started_us", s->started_us);
     num(j, "rss_bytes", (int64_t)tr_proc_rss_bytes());
     tr_mutex_lock(&s->lock);
+    str(j, "state", s->stopping_us ? "draining" : "running");
+    if (s->stopping_us)
+        num(j, "draining_since_us", s->stopping_us);
     open_(j, "capture", "{");
     pipeline(j, &s->units[0], &st);
     uint64_t pos = 0;
@@ -218,7 +317,8 @@ int tr_service_status(struct tr_service *s, struct tr_buf *out)
         struct tr_apply_lag lag = u->lag;
         if (lag.measured_us) {
             open_(j, "lag_us", "{");
-            num(j, "end_to_end", lag.end_to_end_us);
+            num(j, "end_to_end", tr_service_lag_us(s, u, now_us));
+            num(j, "last", lag.end_to_end_us);
             num(j, "capture", lag.capture_us);
             num(j, "log", lag.log_us);
             num(j, "apply", lag.apply_us);
@@ -227,6 +327,7 @@ int tr_service_status(struct tr_service *s, struct tr_buf *out)
         }
         num(j, "freshness_target_us", u->sink->freshness_ns / 1000);
         open_(j, "tables", "[");
+        j->sink = u->name;
         if (u->apply)
             tr_apply_tables(u->apply, sink_table, j);
         close_(j, "]");
@@ -238,6 +339,7 @@ int tr_service_status(struct tr_service *s, struct tr_buf *out)
     c->ops->alarm_list(c, alarm_, j, NULL);
     close_(j, "]");
     close_(j, "}\n");
+    tr_free(js.raised);
     return js.rc < 0 ? js.rc : TR_OK;
 }
 
@@ -275,21 +377,13 @@ bool tr_service_live(struct tr_service *s, char *ret_reason, size_t cap)
 
 bool tr_service_ready(struct tr_service *s, char *ret_reason, size_t cap)
 {
-    bool ok = true;
+    size_t n = 0;
+    char why[700];
     snprintf(ret_reason, cap, "ok");
     tr_mutex_lock(&s->lock);
-    for (uint32_t i = 0; i < s->n_units && ok; i++) {
-        struct unit *u = &s->units[i];
-        struct tr_pipeline_status st = {0};
-        struct tr_apply_lag lag;
-        if (u->apply)
-            tr_apply_status(u->apply, &st, &lag);
-        else if (u->capture)
-            tr_capture_status(u->capture, &st, NULL);
-        ok = u->state == UNIT_RUNNING && st.lanes_assigned && st.sinks_probed;
-        if (!ok)
-            snprintf(ret_reason, cap, "%s: %s%s%s", u->name, unit_state_name(u->state), u->err.rc < 0 ? ": " : "", u->err.rc < 0 ? u->err.msg : "");
-    }
+    for (uint32_t i = 0; i < s->n_units; i++)
+        if (!tr_service_unit_ready(&s->units[i], why, sizeof why) && n < cap)
+            n += (size_t)snprintf(ret_reason + n, cap - n, "%s%s", n ? "\n" : "", why);
     tr_mutex_unlock(&s->lock);
-    return ok;
+    return n == 0;
 }

@@ -206,6 +206,24 @@ static int submit_one(struct tr_snapshot *s, struct tr_snap *p, uint8_t op, uint
     return tr_capture_lane_submit(s->lane, r, ret_position);
 }
 
+/* Without a usable key there is no mirror, and a history only where a sink was told to keep one. */
+static int no_snapshot(struct tr_snapshot *s, struct tr_cap_table *t, const char *no_key, struct tr_err *err)
+{
+    bool kept = s->cap->has_changelog && s->cap->has_changelog(s->cap->arg, t->ns, t->name);
+    char reason[sizeof t->ctl.reason], text[800];
+    snprintf(reason, sizeof reason, "%.300s%s", no_key, kept ? "" : "; no sink has it in its changelog either, so nothing of it is kept");
+    if (t->ctl.state == TR_TABLE_NO_SNAPSHOT && !strcmp(t->ctl.reason, reason))
+        return TR_OK;
+    t->ctl.state = TR_TABLE_NO_SNAPSHOT;
+    memcpy(t->ctl.reason, reason, sizeof reason);
+    if (kept)
+        snprintf(text, sizeof text, "has no mirror, only a changelog: %s", reason);
+    else
+        snprintf(text, sizeof text, "is not mirrored: %s. Give it a key, or name it in a sink's changelog: ['%s.%s']", reason, t->ns, t->name);
+    tr_snap_log(TR_OSLOG_WARN, t, text);
+    return tr_snap_save(s, t, err);
+}
+
 static int phase_fence1(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *err)
 {
     struct tr_cap_table *t = p->table;
@@ -218,10 +236,8 @@ static int phase_fence1(struct tr_snapshot *s, struct tr_snap *p, struct tr_err 
     tr_schema_unref(p->schema);
     p->schema = sc;
     if (!sc->n_key) {
-        t->ctl.state = TR_TABLE_NO_SNAPSHOT;
-        snprintf(t->ctl.reason, sizeof t->ctl.reason, "%s", sc->no_key_reason);
         p->phase = SNAP_DONE;
-        return tr_snap_save(s, t, err);
+        return no_snapshot(s, t, sc->no_key_reason, err);
     }
     rc = s->session->ops->fence_xid(s->session, in(CALL_NS), &p->x_g, err);
     p->x_g_generation = s->session->ops->generation(s->session);
@@ -514,6 +530,23 @@ static void pause_table(struct tr_snapshot *s, struct tr_cap_table *t, const cha
     s->cap->control->ops->alarm_set(s->cap->control, "table", subject, reason, NULL);
 }
 
+static void table_trouble(struct tr_cap_table *t, const struct tr_err *err)
+{
+    char name[140];
+    snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
+    if (tr_oslog_begins(&t->snap->trouble, err))
+        tr_oslog_err(TR_OSLOG_WARN, "snapshot", TR_OSLOG_F({"table", name}), err);
+}
+
+static void table_well(struct tr_cap_table *t)
+{
+    char lasted[TR_OSLOG_LASTED_CHARS], text[64];
+    if (!tr_oslog_ends(&t->snap->trouble, lasted))
+        return;
+    snprintf(text, sizeof text, "goes on after %s", lasted);
+    tr_snap_log(TR_OSLOG_INFO, t, text);
+}
+
 static bool under_way(const struct tr_cap_table *t)
 {
     return t->snap && t->snap->phase != SNAP_DONE;
@@ -553,12 +586,12 @@ static void step_table(struct tr_snapshot *s, struct tr_cap_table *t)
             }
             p->retry_at_ns = in(TR_NS_PER_S);
             waits(s, p, err.msg);
-            if (TR_OSLOG_ONCE_PER(5))
-                tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
+            table_trouble(t, &err);
             return;
         }
         if (p->phase == before)
             return;
+        table_well(t);
     }
 }
 
@@ -577,6 +610,7 @@ static void take_result(struct tr_snapshot *s, struct snap_task *t)
             k->position = t->position ? t->position : INT64_MIN; /* no rows: nothing to wait for */
             p->h_max = TR_MAX(p->h_max, t->h);
             waits_no_more(p);
+            table_well(table);
         } else {
             k->queued = false; /* again */
         }
@@ -596,8 +630,7 @@ static void take_result(struct tr_snapshot *s, struct snap_task *t)
         p->again = true;
     } else if (t->rc < 0 && t->rc != TR_EOF) {
         p->retry_at_ns = in(TR_NS_PER_S);
-        if (TR_OSLOG_ONCE_PER(5))
-            tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &t->err);
+        table_trouble(table, &t->err);
     }
     tr_snap_task_free(t);
 }
@@ -633,12 +666,9 @@ static void see_table(void *arg, const struct tr_cdc_table *d)
     bool moved = d->storage_fingerprint && t->ctl.storage_fingerprint && d->storage_fingerprint != t->ctl.storage_fingerprint;
     if (t->ctl.state == TR_TABLE_NEW && d->key_ok) {
         t->ctl.storage_fingerprint = d->storage_fingerprint;
-    } else if (t->ctl.state == TR_TABLE_NEW) {
-        t->ctl.state = TR_TABLE_NO_SNAPSHOT;
-        snprintf(t->ctl.reason, sizeof t->ctl.reason, "%s", d->no_key);
-        tr_snap_save(s, t, NULL);
-        tr_snap_log(TR_OSLOG_WARN, t, "has no usable key: it gets a changelog only");
-    } else if (t->ctl.state == TR_TABLE_NO_SNAPSHOT && d->key_ok) {
+    } else if (!d->key_ok && (t->ctl.state == TR_TABLE_NEW || t->ctl.state == TR_TABLE_NO_SNAPSHOT)) {
+        no_snapshot(s, t, d->no_key, NULL);
+    } else if (t->ctl.state == TR_TABLE_NO_SNAPSHOT) {
         t->ctl.state = TR_TABLE_NEW;
         t->ctl.storage_fingerprint = d->storage_fingerprint;
     } else if (moved && (t->ctl.state == TR_TABLE_LIVE || under_way(t))) {
@@ -675,10 +705,13 @@ static void refresh_tables(struct tr_snapshot *s)
     }
     if (rc < 0) {
         s->tables_at_ns = now + TR_NS_PER_S;
-        if (TR_OSLOG_ONCE_PER(10))
+        if (tr_oslog_begins(&s->trouble, &err))
             tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
         return;
     }
+    char lasted[TR_OSLOG_LASTED_CHARS];
+    if (tr_oslog_ends(&s->trouble, lasted))
+        tr_oslog_write(TR_OSLOG_INFO, "snapshot", "looking for tables again after %s", lasted);
     /* a table that is gone keeps what the sinks have of it, and says so */
     for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
         if (t->known && !t->selected && t->ctl.state == TR_TABLE_LIVE)

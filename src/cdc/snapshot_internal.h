@@ -44,6 +44,7 @@ struct tr_snap {
     int64_t waiting_since_ns, nudged_ns, retry_at_ns, saved_ns;
     char waiting[512];           /* what it waits for; "" */
     bool again;                  /* start over once no task is out */
+    struct tr_oslog_episode trouble; /* with the source, at a step that is tried again */
     _Atomic(bool) cancelled;     /* workers give up what they do for this table */
 };
 
@@ -83,6 +84,7 @@ struct tr_snapshot {
     struct tr_cdc_session *session;          /* coordinator's, primary */
     struct tr_cdc_session **worker_sessions; /* for interrupting: [2 * i] primary, [2 * i + 1] replica or NULL */
     int64_t tables_at_ns;
+    struct tr_oslog_episode trouble; /* the coordinator's: with looking for tables */
 };
 
 struct snap_worker {

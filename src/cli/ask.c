@@ -13,13 +13,23 @@ static int url_of(const struct tr_config *c, const char *path, char *to, size_t 
 {
     const char *l = c->admin.listen;
     if (!strcmp(l, "off"))
-        return tr_err_set(err, TR_RETRY, TR_DOM_CLI, "admin.listen is off, so a running process cannot be asked");
+        return tr_err_set(err, TR_NOT_READY, TR_DOM_CLI, "admin.listen is off, so a running process cannot be asked (state directory %s)", c->root.state_dir);
     /* an address that means all of them is reached through loopback */
     if (!strncmp(l, "0.0.0.0:", 8))
         snprintf(to, cap, "http://127.0.0.1:%s%s", l + 8, path);
     else
         snprintf(to, cap, "http://%s%s", l, path);
     return TR_OK;
+}
+
+static int ask(const struct tr_config *c, const char *url, const char *body, size_t max, long *ret_status, struct tr_buf *out, struct tr_err *err)
+{
+    struct tr_err why;
+    int rc = tr_http(url, body, TIMEOUT_MS, max, ret_status, out, &why);
+    if (rc < 0)
+        rc = tr_err_set(err, rc == TR_RETRY ? TR_NOT_READY : rc, TR_DOM_CLI,
+                        "not running (state directory %s): nobody answers at admin.listen, %s; start it with: tailrace run (%s)", c->root.state_dir, c->admin.listen, why.msg);
+    return rc;
 }
 
 int tr_ask_status(const struct tr_config *c, json_t **ret, struct tr_err *err)
@@ -29,12 +39,12 @@ int tr_ask_status(const struct tr_config *c, json_t **ret, struct tr_err *err)
     struct tr_buf b = {0};
     int rc = url_of(c, "/status", url, sizeof url, err);
     if (rc >= 0)
-        rc = tr_http(url, NULL, TIMEOUT_MS, ANSWER_MAX, &code, &b, err);
+        rc = ask(c, url, NULL, ANSWER_MAX, &code, &b, err);
     if (rc >= 0) {
         json_error_t e;
         *ret = code == 200 ? json_loadb((const char *)b.p, b.n, 0, &e) : NULL;
         if (!*ret)
-            rc = tr_err_set(err, TR_RETRY, TR_DOM_HTTP, "%s answered %ld, and not as tailrace does: is admin.listen another program's port?", url, code);
+            rc = tr_err_set(err, TR_NOT_READY, TR_DOM_HTTP, "%s answered %ld, and not as tailrace does: is admin.listen another program's port?", url, code);
     }
     tr_buf_done(&b);
     return rc;
@@ -60,10 +70,10 @@ int tr_ask_request(const struct tr_config *c, const char *kind, const char *scop
     if (rc >= 0 && (put_field(&body, "kind", kind) < 0 || put_field(&body, "scope", scope) < 0 || put_field(&body, "table", table) < 0 || !tr_buf_cstr(&body)))
         rc = tr_err_set(err, TR_NOMEM, TR_DOM_CLI, "no memory");
     if (rc >= 0)
-        rc = tr_http(url, tr_buf_cstr(&body), TIMEOUT_MS, 64 << 10, &code, &out, err);
+        rc = ask(c, url, tr_buf_cstr(&body), 64 << 10, &code, &out, err);
     if (rc >= 0 && code != 200) {
         const char *s = tr_buf_cstr(&out);
-        rc = tr_err_set(err, TR_REJECT, TR_DOM_HTTP, "refused: %.*s", s ? (int)strcspn(s, "\n") : 0, s ? s : "");
+        rc = tr_err_set(err, code == 503 ? TR_RETRY : TR_REJECT, TR_DOM_HTTP, "%s%.*s", code == 503 ? "" : "refused: ", s ? (int)strcspn(s, "\n") : 0, s ? s : "");
     }
     tr_buf_done(&body);
     tr_buf_done(&out);

@@ -42,8 +42,12 @@ struct tr_cli_options {
     const char *form;     /* help config */
     uint64_t from, count; /* log cat */
     double interval;      /* --interval seconds */
+    char given[24];       /* the letters of the options that were there */
 };
-int tr_cli_parse(int argc, char **argv, const char *command, const char *allowed, struct tr_cli_options *o);
+/* allowed: letters of options, as in the table of main.c; more than args_max arguments besides them are wrong use. */
+int tr_cli_parse(int argc, char **argv, const char *command, const char *allowed, int args_max, struct tr_cli_options *o);
+/* An option that this verb of the command does not know, told; false: there is none. */
+bool tr_cli_stray(const struct tr_cli_options *o, const char *command, const char *verb, const char *options);
 
 /* Loads it, or tells why not; NULL then. */
 struct tr_config *tr_cli_load(const struct tr_cli_options *o);

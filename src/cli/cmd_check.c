@@ -1,8 +1,11 @@
 /* cmd_check.c: tailrace check. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "agreement.h"
+#include "ask.h"
 #include "clock.h"
 #include "compose.h"
 #include "fs.h"
@@ -63,22 +66,133 @@ __attribute__((format(printf, 6, 7))) static void say(struct report *r, enum tr_
     show(r, &f);
 }
 
+struct source_report {
+    struct report *report;
+    const struct tr_config *cfg;
+};
+
+static void amend(char *to, size_t cap, const char *more)
+{
+    size_t n = strlen(to);
+    snprintf(to + n, cap - n, "%s", more);
+}
+
+/* What the sinks make of a table is not for the source to know. */
+static void show_of_source(void *arg, const struct tr_finding *f)
+{
+    struct source_report *sr = arg;
+    struct tr_finding g = *f;
+    char ns[64], more[300], lite[200] = "";
+    bool kept = false;
+    const char *dot = strchr(f->subject, '.');
+    if (strcmp(f->code, "table_key") != 0 || !dot) {
+        show(sr->report, f);
+        return;
+    }
+    snprintf(ns, sizeof ns, "%.*s", (int)(dot - f->subject), f->subject);
+    for (uint32_t i = 0; i < sr->cfg->n_sinks; i++) {
+        const struct tr_set_sink *c = &sr->cfg->sinks[i].common;
+        struct tr_service_sink k = {.tables = c->tables, .exclude = c->exclude, .changelog = c->changelog};
+        bool mirror, changelog;
+        tr_service_sink_takes(&k, ns, dot + 1, &mirror, &changelog);
+        kept |= changelog;
+        if (mirror && !strcmp(sr->cfg->sinks[i].type->name, "sqlite") && !strncasecmp(strcmp(ns, "public") ? ns : dot + 1, "sqlite_", 7))
+            snprintf(lite, sizeof lite, "%s", c->name);
+    }
+    if (f->level == TR_FINDING_WARN && kept) {
+        amend(g.text, sizeof g.text, "; only the changelog that a sink keeps of it");
+    } else if (f->level == TR_FINDING_WARN) {
+        amend(g.text, sizeof g.text, "; and no sink has it in its changelog: nothing of it is kept");
+        snprintf(more, sizeof more, "; or, for its history alone, changelog: ['%.150s'] in a sink", f->subject);
+        amend(g.cure, sizeof g.cure, more);
+    }
+    show(sr->report, &g);
+    if (*lite) {
+        snprintf(more, sizeof more, "rename it at the source, or exclude: ['%.150s'] in sink %.60s", f->subject, lite);
+        say(sr->report, TR_FINDING_WARN, "table_name", f->subject, more, "%s: SQLite keeps names that begin with sqlite_ to itself, so sink %s will pause it", f->subject, lite);
+    }
+}
+
 static int64_t in(int64_t ns)
 {
     return tr_now_ns() + ns;
+}
+
+/* Whose slot it is, and what the next start will do, by the rules of capture itself. */
+static void check_agreement(struct tr_app *a, struct tr_cdc_session *s, struct report *r)
+{
+    struct tr_control *c = NULL;
+    struct tr_ctl_source src = {0};
+    struct tr_cdc_identity id;
+    struct tr_cdc_slot slot;
+    struct tr_err err;
+    char ledger_slot[64] = "", why[256], cure[500] = "", lsn[TR_LSN_CHARS];
+    const char *name = a->cdc->ops->slot_name(a->cdc), *dir = a->cfg->root.state_dir;
+    struct tr_agreement_facts f = {.slot_name = name, .id = &id, .slot = &slot, .src = &src, .ledger_slot = ledger_slot, .tail_offset = UINT64_MAX};
+    int rc = tr_ask_control(a->cfg, &c, &err);
+    if (rc >= 0)
+        rc = c->ops->source_get(c, a->cfg->source.name, &src, &err);
+    if (rc >= 0)
+        rc = c->ops->slot_get(c, a->cfg->source.name, ledger_slot, &f.ledger, &err);
+    if (c)
+        c->ops->close(c);
+    if (rc < 0 && rc != TR_NOT_READY) {
+        say(r, TR_FINDING_ERROR, "control_store", dir, "use the program that wrote it, or restore it from a copy", "%s", err.msg);
+        return;
+    }
+    rc = s->ops->identity(s, in(15 * TR_NS_PER_S), &id, &err);
+    if (rc >= 0)
+        rc = s->ops->slot_state(s, in(15 * TR_NS_PER_S), &slot, &err);
+    if (rc < 0) {
+        say(r, TR_FINDING_ERROR, "source", a->cfg->source.name, "check that the server runs, and that this user may look at it", "%s", err.msg);
+        return;
+    }
+    json_t *running = NULL;
+    switch (tr_agreement(&f, why, sizeof why)) {
+    case TR_AGREE_RESUME:
+        say(r, TR_FINDING_OK, "resume", name, "", "slot %s is the one of %s; capture goes on from %s", name, dir, tr_format_lsn(src.confirm_lsn, lsn));
+        break;
+    case TR_AGREE_FIRST:
+        say(r, TR_FINDING_OK, "resume", name, "", "%s: at the first start slot %s is made, and every table snapshotted", why, name);
+        break;
+    case TR_AGREE_NEW_EPOCH:
+        say(r, TR_FINDING_WARN, "resume", name, "make sure that source.dsn, source.slot and state_dir belong together; if they do, start: mirrors stay readable until they are built anew",
+            "at the next start a new epoch begins, and every table is snapshotted anew: %s", why);
+        break;
+    case TR_AGREE_FOREIGN:
+        snprintf(cure, sizeof cure, "set state_dir to the one it belongs to, or another source.slot; if nobody needs it: SELECT pg_drop_replication_slot('%s')", name);
+        say(r, TR_FINDING_ERROR, "resume", name, cure, "%s (%s)", why, dir);
+        break;
+    case TR_AGREE_IN_USE:
+        if (tr_ask_status(a->cfg, &running, &err) >= 0) {
+            say(r, TR_FINDING_OK, "resume", name, "", "slot %s is being read by the tailrace that runs (server process %" PRId64 ")", name, slot.active_pid);
+            json_decref(running);
+            break;
+        }
+        snprintf(cure, sizeof cure,
+                 "look who it is: SELECT application_name, client_addr, backend_start FROM pg_stat_replication WHERE pid = %" PRId64
+                 "; stop it; a process that has just died is let go within 10 s",
+                 slot.active_pid);
+        say(r, TR_FINDING_ERROR, "resume", name, cure, "slot %s is in use by server process %" PRId64 ", and no tailrace answers at admin.listen, %s", name, slot.active_pid,
+            a->cfg->admin.listen);
+        break;
+    }
 }
 
 static void check_source(struct tr_app *a, struct report *r)
 {
     struct tr_err err;
     struct tr_cdc_session *s = NULL;
+    struct source_report sr = {r, a->cfg};
     int rc = tr_app_source(a, &err);
     if (rc >= 0)
         rc = a->cdc->ops->session_new(a->cdc, TR_CDC_PRIMARY, &s, &err);
     if (rc >= 0)
-        rc = s->ops->check(s, in(30 * TR_NS_PER_S), show, r, &err);
+        rc = s->ops->check(s, in(30 * TR_NS_PER_S), show_of_source, &sr, &err);
     if (rc < 0)
         say(r, TR_FINDING_ERROR, "source", a->cfg->source.name, "check that the server runs, that source.dsn is right, and that pg_hba.conf lets this user in", "%s", err.msg);
+    else
+        check_agreement(a, s, r);
     if (s)
         s->ops->free(s);
     if (a->cdc && a->cdc->ops->has_replica(a->cdc)) {
@@ -134,7 +248,7 @@ static void check_state(struct tr_app *a, struct report *r)
 int tr_cli_cmd_check(int argc, char **argv)
 {
     struct tr_cli_options o;
-    int at = tr_cli_parse(argc, argv, "check", "cj", &o);
+    int at = tr_cli_parse(argc, argv, "check", "cj", 0, &o);
     if (at < 0)
         return -1 - at;
     struct tr_config *cfg = tr_cli_load(&o);

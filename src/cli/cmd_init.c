@@ -21,7 +21,7 @@ static void see(void *arg, const struct tr_cdc_table *t)
     f->n++;
     f->no_key += !t->key_ok;
     if (f->n <= 40)
-        tr_buf_printf(&f->list, "#   %s.%s%s%s\n", t->ns, t->name, t->key_ok ? "" : ": changelog only, ", t->key_ok ? "" : t->no_key);
+        tr_buf_printf(&f->list, "#   %s.%s%s%s\n", t->ns, t->name, t->key_ok ? "" : ": no mirror, ", t->key_ok ? "" : t->no_key);
 }
 
 /* Does the connection string carry a password? It must not land in a file. */
@@ -118,7 +118,7 @@ static void compose(struct tr_buf *b, const char *dsn, const struct found *f)
 int tr_cli_cmd_init(int argc, char **argv)
 {
     struct tr_cli_options o;
-    int at = tr_cli_parse(argc, argv, "init", "do", &o);
+    int at = tr_cli_parse(argc, argv, "init", "do", 0, &o);
     if (at < 0)
         return -1 - at;
     if (!o.dsn) {

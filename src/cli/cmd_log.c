@@ -67,7 +67,7 @@ static void put_row(struct tr_buf *b, const char *k, const struct tr_schema *s, 
 
 static int frame(void *arg, uint32_t partition, const struct tr_frame *f)
 {
-    (void)arg;
+    *(bool *)arg = true;
     (void)partition;
     const struct tr_change *c = &f->change;
     struct tr_buf b = {0};
@@ -98,6 +98,30 @@ static int frame(void *arg, uint32_t partition, const struct tr_frame *f)
     return ferror(stdout) ? TR_EOF : TR_OK;
 }
 
+static int note_end(void *arg, const struct tr_log_segment_info *s)
+{
+    *(uint64_t *)arg = s->base + s->frames;
+    return TR_OK;
+}
+
+/* From the beginning, which retention moves, or from where the user says; beyond the end that is an error. */
+static int show_frames(const char *dir, const struct tr_cli_options *o, struct tr_err *err)
+{
+    bool given = strchr(o->given, 'f') != NULL, any = false;
+    uint64_t end = 0;
+    int rc = tr_log_inspect_cat(tr_fs_posix(), dir, 0, o->from, o->count, frame, &any, err);
+    if (rc == TR_FATAL && !given && err->code > 0)
+        rc = tr_log_inspect_cat(tr_fs_posix(), dir, 0, (uint64_t)err->code, o->count, frame, &any, err);
+    if (rc < 0 || any || !given)
+        return rc;
+    rc = tr_log_inspect_ls(tr_fs_posix(), dir, note_end, &end, err);
+    if (rc >= 0 && o->from > end)
+        return tr_err_set(err, TR_REJECT, TR_DOM_CLI, "--from %" PRIu64 " is beyond the end of the log: the next offset will be %" PRIu64, o->from, end);
+    if (rc >= 0)
+        fprintf(stderr, "tailrace: nothing at offset %" PRIu64 " yet: it is the next one\n", o->from);
+    return rc;
+}
+
 static int damage(void *arg, const char *path, uint64_t pos, const char *what)
 {
     (void)arg;
@@ -121,7 +145,7 @@ static int verify(const char *dir, bool json, struct tr_err *err)
 int tr_cli_cmd_log(int argc, char **argv)
 {
     struct tr_cli_options o;
-    int at = tr_cli_parse(argc, argv, "log", "cjfn", &o);
+    int at = tr_cli_parse(argc, argv, "log", "cjfn", 1, &o);
     if (at < 0)
         return -1 - at;
     const char *verb = at < argc ? argv[at] : "";
@@ -130,6 +154,8 @@ int tr_cli_cmd_log(int argc, char **argv)
         fputs("tailrace log: ls, cat or verify\n", stderr);
         return TR_EXIT_USAGE;
     }
+    if (!cat && tr_cli_stray(&o, "log", verb, "fn"))
+        return TR_EXIT_USAGE;
     struct tr_config *c = tr_cli_load(&o);
     if (!c)
         return TR_EXIT_CONFIG;
@@ -142,7 +168,7 @@ int tr_cli_cmd_log(int argc, char **argv)
             printf("%-14s %-12s %14s  %-20s  %-20s\n", "OFFSET", "FRAMES", "DATA", "FIRST", "LAST");
         rc = tr_log_inspect_ls(tr_fs_posix(), dir, segment, &o.json, &err);
     } else if (cat) {
-        rc = tr_log_inspect_cat(tr_fs_posix(), dir, 0, o.from, o.count, frame, NULL, &err);
+        rc = show_frames(dir, &o, &err);
     } else {
         code = verify(dir, o.json, &err);
     }

@@ -56,7 +56,7 @@ static int wait_for_the_end(struct tr_app *a)
 int tr_cli_cmd_run(int argc, char **argv)
 {
     struct tr_cli_options o;
-    int at = tr_cli_parse(argc, argv, "run", "c", &o);
+    int at = tr_cli_parse(argc, argv, "run", "c", 0, &o);
     if (at < 0)
         return -1 - at;
     struct tr_config *cfg = tr_cli_load(&o);

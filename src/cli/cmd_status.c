@@ -44,6 +44,16 @@ static void ago(int64_t us, char out[32])
         snprintf(out, 32, "%" PRId64 " d", s / 86400);
 }
 
+/* "for 12 min: " before what has a beginning; nothing where that is not known. */
+static void print_since(const json_t *root, const json_t *o, const char *key)
+{
+    char a[32];
+    if (!json_object_get(o, key))
+        return;
+    ago(num(root, "now_us") - num(o, key), a);
+    printf("for %s: ", a);
+}
+
 static void size(int64_t bytes, char out[TR_SIZE_CHARS])
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -76,8 +86,11 @@ static void show_capture(const json_t *root, struct memory *m, int64_t dt)
         printf(" (%s left)", b);
     }
     puts("");
-    if (*str(c, "error"))
-        printf("         trouble: %s\n", str(c, "error"));
+    if (*str(c, "error")) {
+        printf("         trouble ");
+        print_since(root, c, "error_since_us");
+        puts(str(c, "error"));
+    }
     m->capture_rows = (double)num(c, "records_in");
     const json_t *l = json_object_get(root, "log");
     size(num(l, "bytes"), b);
@@ -109,6 +122,7 @@ static void show_tables(const json_t *root, struct memory *m, int64_t dt)
                 printf(", about %s to go", eta);
             }
         }
+        print_since(root, t, "since_us");
         if (*str(t, "reason"))
             printf("%s%s", !strcmp(state, "snapshot") ? "; " : "", str(t, "reason"));
         puts("");
@@ -132,22 +146,34 @@ static void show_sinks(const json_t *root, struct memory *m, int64_t dt)
         printf(", %" PRId64 " frames behind", num(s, "behind"));
         const json_t *lag = json_object_get(s, "lag_us");
         if (lag) {
+            double now = (double)num(lag, "end_to_end"), last = (double)num(lag, "last");
             ago(num(root, "now_us") - num(lag, "measured_us"), a);
-            printf("\n     lag %.1f ms = capture %.1f + log %.1f + apply %.1f, measured %s ago (target %.0f ms)", (double)num(lag, "end_to_end") / 1e3, (double)num(lag, "capture") / 1e3,
-                   (double)num(lag, "log") / 1e3, (double)num(lag, "apply") / 1e3, a, (double)num(s, "freshness_target_us") / 1e3);
+            printf("\n     lag ");
+            if (now > last) /* no heartbeat came through since */
+                printf("at least %.1f s: no heartbeat came through for %s; the last took ", now / 1e6, a);
+            printf("%.1f ms = capture %.1f + log %.1f + apply %.1f", last / 1e3, (double)num(lag, "capture") / 1e3, (double)num(lag, "log") / 1e3, (double)num(lag, "apply") / 1e3);
+            if (now <= last)
+                printf(", measured %s ago", a);
+            printf(" (target %.0f ms)", (double)num(s, "freshness_target_us") / 1e3);
         } else {
             printf("\n     lag not measured yet: no heartbeat has come through");
         }
         puts("");
-        if (*str(s, "error"))
-            printf("     trouble: %s\n", str(s, "error"));
+        if (*str(s, "error")) {
+            printf("     trouble ");
+            print_since(root, s, "error_since_us");
+            puts(str(s, "error"));
+        }
         size_t live = 0;
         const json_t *tables = json_object_get(s, "tables");
         json_array_foreach(tables, k, t) {
-            if (!strcmp(str(t, "state"), "live"))
+            if (!strcmp(str(t, "state"), "live")) {
                 live++;
-            else
-                printf("     %-32s %-14s %s\n", str(t, "name"), str(t, "state"), str(t, "reason"));
+            } else {
+                printf("     %-32s %-14s ", str(t, "name"), str(t, "state"));
+                print_since(root, t, "since_us");
+                puts(str(t, "reason"));
+            }
         }
         printf("     %zu of %zu tables live\n", live, json_array_size(tables));
     }
@@ -162,6 +188,11 @@ static void show_sinks(const json_t *root, struct memory *m, int64_t dt)
 static void show(const json_t *root, struct memory *m)
 {
     int64_t now = num(root, "now_us"), dt = m->at_us ? now - m->at_us : 0;
+    if (!strcmp(str(root, "state"), "draining")) {
+        char a[32];
+        ago(now - num(root, "draining_since_us"), a);
+        printf("draining for %s: it was told to stop, and makes durable what is in flight\n", a);
+    }
     show_capture(root, m, dt);
     show_tables(root, m, dt);
     show_sinks(root, m, dt);
@@ -195,7 +226,9 @@ static void left_sink(void *arg, const char *sink, uint32_t partition, uint64_t 
 static void left_alarm(void *arg, const struct tr_ctl_alarm *a)
 {
     (void)arg;
-    printf("ALARM %s %s: %s\n", a->kind, a->subject, a->text);
+    char since[32];
+    ago(tr_wall_us() - a->since_us, since);
+    printf("ALARM %s %s for %s: %s\n", a->kind, a->subject, since, a->text);
 }
 
 static int show_left(const struct tr_config *c, const struct tr_err *why, bool json)
@@ -207,7 +240,7 @@ static int show_left(const struct tr_config *c, const struct tr_err *why, bool j
         json_decref(o);
         return TR_EXIT_NOT_RUNNING;
     }
-    printf("not running (%s)\n", why->msg);
+    printf("%s\n", why->msg);
     struct tr_control *ctl = NULL;
     struct tr_err err;
     if (tr_ask_control(c, &ctl, &err) < 0) {
@@ -225,7 +258,7 @@ static int show_left(const struct tr_config *c, const struct tr_err *why, bool j
 int tr_cli_cmd_status(int argc, char **argv)
 {
     struct tr_cli_options o;
-    int at = tr_cli_parse(argc, argv, "status", "cjwi", &o);
+    int at = tr_cli_parse(argc, argv, "status", "cjwi", 0, &o);
     if (at < 0)
         return -1 - at;
     struct tr_config *c = tr_cli_load(&o);
@@ -253,7 +286,7 @@ int tr_cli_cmd_status(int argc, char **argv)
         if (!o.watch)
             break;
         fflush(stdout);
-        tr_sleep_ns((int64_t)((o.interval > 0.1 ? o.interval : 0.1) * 1e9));
+        tr_sleep_ns((int64_t)(o.interval * 1e9));
         if (!o.json && !isatty(1))
             puts("---");
     }

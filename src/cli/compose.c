@@ -139,6 +139,8 @@ int tr_app_open(struct tr_app *a, struct tr_err *err)
 
 void tr_app_close(struct tr_app *a)
 {
+    if (a->service) /* a drain may take a while: the endpoint answers until it is over */
+        tr_service_join(a->service);
     a->admin = tr_admin_free(a->admin);
     a->service = tr_service_free(a->service);
     for (uint32_t i = 0; a->sinks && i < a->cfg->n_sinks; i++)

@@ -57,14 +57,25 @@ static int number(const char *option, const char *text, uint64_t *ret)
     return -1 - TR_EXIT_USAGE;
 }
 
-int tr_cli_parse(int argc, char **argv, const char *command, const char *allowed, struct tr_cli_options *o)
+static int seconds(const char *option, const char *text, double *ret)
 {
-    static const struct option all[] = {
-        {"config", required_argument, NULL, 'c'}, {"json", no_argument, NULL, 'j'},       {"watch", no_argument, NULL, 'w'},   {"sink", required_argument, NULL, 's'},
-        {"dsn", required_argument, NULL, 'd'},    {"output", required_argument, NULL, 'o'}, {"from", required_argument, NULL, 'f'}, {"count", required_argument, NULL, 'n'},
-        {"interval", required_argument, NULL, 'i'}, {"man", no_argument, NULL, 'M'},       {"markdown", no_argument, NULL, 'D'}, {"schema", no_argument, NULL, 'S'},
-        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
-    };
+    char *end = NULL;
+    *ret = strtod(text, &end);
+    if (end != text && !*end && *ret >= 0.1 && *ret <= 86400)
+        return 0;
+    fprintf(stderr, "tailrace: %s takes seconds, from 0.1 to 86400, not '%s'\n", option, text);
+    return -1 - TR_EXIT_USAGE;
+}
+
+static const struct option all[] = {
+    {"config", required_argument, NULL, 'c'},   {"json", no_argument, NULL, 'j'},           {"watch", no_argument, NULL, 'w'},      {"sink", required_argument, NULL, 's'},
+    {"dsn", required_argument, NULL, 'd'},      {"output", required_argument, NULL, 'o'},   {"from", required_argument, NULL, 'f'}, {"count", required_argument, NULL, 'n'},
+    {"interval", required_argument, NULL, 'i'}, {"man", no_argument, NULL, 'M'},            {"markdown", no_argument, NULL, 'D'},   {"schema", no_argument, NULL, 'S'},
+    {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
+};
+
+int tr_cli_parse(int argc, char **argv, const char *command, const char *allowed, int args_max, struct tr_cli_options *o)
+{
     memset(o, 0, sizeof *o);
     const char *env = getenv("TAILRACE_CONFIG");
     o->config = env && *env ? env : "tailrace.yaml";
@@ -78,6 +89,9 @@ int tr_cli_parse(int argc, char **argv, const char *command, const char *allowed
             return -1 - TR_EXIT_USAGE;
         }
         int rc = 0;
+        size_t n = strlen(o->given);
+        if (!strchr(o->given, c) && n + 1 < sizeof o->given)
+            o->given[n] = (char)c;
         switch (c) {
         case 'c': o->config = optarg; break;
         case 'j': o->json = true; break;
@@ -87,7 +101,7 @@ int tr_cli_parse(int argc, char **argv, const char *command, const char *allowed
         case 'o': o->output = optarg; break;
         case 'f': rc = number("--from", optarg, &o->from); break;
         case 'n': rc = number("--count", optarg, &o->count); break;
-        case 'i': o->interval = strtod(optarg, NULL); break;
+        case 'i': rc = seconds("--interval", optarg, &o->interval); break;
         case 'M': o->form = "man"; break;
         case 'D': o->form = "markdown"; break;
         case 'S': o->form = "schema"; break;
@@ -100,7 +114,22 @@ int tr_cli_parse(int argc, char **argv, const char *command, const char *allowed
         if (rc < 0)
             return rc;
     }
+    if (argc - optind > args_max) {
+        fprintf(stderr, "tailrace %s: '%s' is one argument too many; see tailrace help %s\n", command, argv[optind + args_max], command);
+        return -1 - TR_EXIT_USAGE;
+    }
     return optind;
+}
+
+bool tr_cli_stray(const struct tr_cli_options *o, const char *command, const char *verb, const char *options)
+{
+    for (const char *c = options; *c; c++)
+        for (const struct option *a = all; strchr(o->given, *c) && a->name; a++)
+            if (a->val == *c) {
+                fprintf(stderr, "tailrace %s %s: there is no --%s here; see tailrace help %s\n", command, verb, a->name, command);
+                return true;
+            }
+    return false;
 }
 
 struct tr_config *tr_cli_load(const struct tr_cli_options *o)
@@ -126,8 +155,10 @@ int tr_cli_fail(const struct tr_err *err, int code)
 
 int tr_cli_cmd_version(int argc, char **argv)
 {
-    (void)argc;
-    (void)argv;
+    struct tr_cli_options o;
+    int at = tr_cli_parse(argc, argv, "version", "", 0, &o);
+    if (at < 0)
+        return -1 - at;
     puts("tailrace " TR_VERSION);
     return TR_EXIT_OK;
 }
@@ -154,15 +185,18 @@ static int help_config(const struct tr_cli_options *o)
 int tr_cli_cmd_help(int argc, char **argv)
 {
     struct tr_cli_options o;
-    int at = tr_cli_parse(argc, argv, "help", "MDS", &o);
+    int at = tr_cli_parse(argc, argv, "help", "MDS", 1, &o);
     if (at < 0)
         return -1 - at;
-    if (at >= argc) {
+    const char *topic = at < argc ? argv[at] : "";
+    if (!strcmp(topic, "config"))
+        return help_config(&o);
+    if (tr_cli_stray(&o, "help", topic, "MDS"))
+        return TR_EXIT_USAGE;
+    if (!*topic) {
         usage(stdout);
         return TR_EXIT_OK;
     }
-    if (!strcmp(argv[at], "config"))
-        return help_config(&o);
     const struct tr_cli_command *c = tr_cli_find(argv[at]);
     if (!c) {
         fprintf(stderr, "tailrace: there is no command '%s'\n", argv[at]);

@@ -7,6 +7,7 @@
 #include "check.h"
 #include "clock.h"
 #include "control_check.h"
+#include "fs.h"
 #include "thread.h"
 
 enum { BUSY_MS = 5000, SCHEMA_VERSION = 2 };
@@ -851,6 +852,10 @@ static int migrate(struct store *s, struct tr_err *err)
 static int setup(struct store *s, struct tr_err *err)
 {
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
+    struct tr_file *f = NULL;
+    /* a new file has the mode of the others in the state directory; it has values of keys in it */
+    if (tr_fs_open(tr_fs_posix(), s->path, TR_FS_RDWR | TR_FS_CREATE | TR_FS_EXCL, &f, NULL) >= 0)
+        tr_file_close(f);
     if (sqlite3_open_v2(s->path, &s->db, flags, NULL) != SQLITE_OK)
         return s->db ? failed(s, err) : tr_err_set(err, TR_NOMEM, TR_DOM_CONTROL, "no memory for the control store");
     (void)sqlite3_extended_result_codes(s->db, 1);

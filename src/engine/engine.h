@@ -25,6 +25,7 @@
 #include "list.h"
 #include "map.h"
 #include "metric.h"
+#include "oslog.h"
 #include "pipeline.h"
 #include "pqueue.h"
 #include "thread.h"
@@ -38,12 +39,14 @@ enum {
     TR_CONTROLLER_WAIT_NS = 100 * 1000 * 1000,
 };
 
-/* The last trouble of one reporter, kept until its next success. Under tr_pipeline.lock but for `set`, which is the reporter's. */
+/* The last trouble of one reporter, kept until its next success. Under tr_pipeline.lock but for `set`, which is the reporter's. Those of the
+ * same `who` (a sink's shards and its target thread) are one trouble to people: told once, over with the last. */
 struct tr_trouble {
     struct tr_list node;
     bool set;
     struct tr_err err;
-    int64_t since_us;
+    char who[64];
+    struct tr_oslog_episode episode;
 };
 
 /* ---- messages from terminals to shards, and batches -------------------------------------------------------------- */

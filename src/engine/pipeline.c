@@ -61,34 +61,55 @@ void tr_pl_fail(struct tr_pipeline *p, const struct tr_err *err)
     tr_waker_wake(&p->waker);
 }
 
+static const struct tr_trouble *same_who(const struct tr_pipeline *p, const struct tr_trouble *t)
+{
+    TR_LIST_EACH (n, &p->troubles) {
+        const struct tr_trouble *o = tr_container_of(n, struct tr_trouble, node);
+        if (o != t && !strcmp(o->who, t->who))
+            return o;
+    }
+    return NULL;
+}
+
 void tr_pl_trouble(struct tr_pipeline *p, struct tr_trouble *t, const struct tr_err *err, const char *who)
 {
-    bool first = !t->set;
     tr_mutex_lock(&p->lock);
     t->err = *err;
-    if (first) {
+    if (!t->set) {
         t->set = true;
-        t->since_us = tr_wall_us();
+        snprintf(t->who, sizeof t->who, "%s", who);
+        const struct tr_trouble *o = same_who(p, t);
+        t->episode = o ? o->episode : (struct tr_oslog_episode){0};
         tr_list_push_back(&p->troubles, &t->node);
     }
+    bool tell = tr_oslog_begins(&t->episode, err);
     tr_mutex_unlock(&p->lock);
-    if (first || TR_OSLOG_ONCE_PER(30))
+    if (tell)
         tr_oslog_err(TR_OSLOG_WARN, "engine", TR_OSLOG_F({"pipeline", p->name}, {"who", who}), err);
+}
+
+static bool take_out(struct tr_pipeline *p, struct tr_trouble *t, char ret_lasted[TR_OSLOG_LASTED_CHARS])
+{
+    tr_mutex_lock(&p->lock);
+    t->set = false;
+    tr_list_del(&t->node);
+    bool over = !same_who(p, t) && tr_oslog_ends(&t->episode, ret_lasted);
+    tr_mutex_unlock(&p->lock);
+    return over;
 }
 
 void tr_pl_well(struct tr_pipeline *p, struct tr_trouble *t)
 {
-    if (!t->set)
-        return;
-    tr_mutex_lock(&p->lock);
-    t->set = false;
-    tr_list_del(&t->node);
-    tr_mutex_unlock(&p->lock);
+    char lasted[TR_OSLOG_LASTED_CHARS];
+    if (t->set && take_out(p, t, lasted))
+        tr_oslog_fields(TR_OSLOG_INFO, "engine", TR_OSLOG_F({"pipeline", p->name}, {"who", t->who}, {"was", t->err.msg}), "well again after %s", lasted);
 }
 
 void tr_pl_forget(struct tr_pipeline *p, struct tr_trouble *t)
 {
-    tr_pl_well(p, t);
+    char lasted[TR_OSLOG_LASTED_CHARS];
+    if (t->set)
+        take_out(p, t, lasted);
 }
 
 void tr_pl_wake_workers(struct tr_pipeline *p)
@@ -451,7 +472,7 @@ void tr_pipeline_status(const struct tr_pipeline *cp, struct tr_pipeline_status 
     } else if (!tr_list_empty(&p->troubles)) {
         const struct tr_trouble *t = tr_container_of(tr_list_first(&p->troubles), struct tr_trouble, node);
         ret->error = t->err;
-        ret->error_since_us = t->since_us;
+        ret->error_since_us = t->episode.since_us;
     }
     tr_mutex_unlock(&p->lock);
 }

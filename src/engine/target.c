@@ -185,8 +185,9 @@ static void probe(struct tr_sink_rt *k, int64_t now_ns)
     if (rc >= 0) {
         k->probe_attempt = 0;
         k->probe_ns = tr_deadline_ns(tr_now_ns(), PROBE_EVERY_S * TR_NS_PER_S);
+        bool told = k->trouble.set;
         tr_pl_well(k->p, &k->trouble);
-        if (!was)
+        if (!was && !told)
             tr_oslog_fields(TR_OSLOG_INFO, "engine", TR_OSLOG_F({"pipeline", k->p->name}, {"sink", k->name}), "sink is reachable");
         return;
     }

@@ -36,7 +36,8 @@ enum tr_fs_open {
 	TR_FS_RDWR = 1,
 	TR_FS_CREATE = 2, /* with RDWR: mode 0640 */
 	TR_FS_EXCL = 4,   /* with CREATE: TR_STALE if it exists */
-	TR_FS_TRUNC = 8
+	TR_FS_TRUNC = 8,
+	TR_FS_PRIVATE = 16 /* with CREATE: mode 0600 */
 };
 
 /* Head of every implementation's file. */

@@ -1,6 +1,6 @@
 /* oslog.h - the program's own log: lines of text or JSON on stderr.
  *
- * Purpose: for engine, cdc, admin and cli only; modules below them never log. (tr_log_* is the change log; this is tr_oslog_*.)
+ * Purpose: for engine, cdc, admin and cli only; modules below them never log, but for a server's notices (client/pg). (tr_log_* is the change log; this is tr_oslog_*.)
  * Owner:   one setting per process, made at start.
  * Threads: any. Each line is one write(2), so lines do not mix.
  * Errors:  none: a log line that cannot be written is lost, never waited for beyond the write itself.
@@ -21,6 +21,7 @@
 
 #include <tailrace/err.h>
 
+enum { TR_OSLOG_LASTED_CHARS = 32 };
 enum tr_oslog_level { TR_OSLOG_DEBUG, TR_OSLOG_INFO, TR_OSLOG_WARN, TR_OSLOG_ERROR, TR_OSLOG_OFF };
 
 struct tr_oslog_field {
@@ -50,6 +51,17 @@ struct tr_oslog_limit {
 	_Atomic uint64_t refused;
 };
 bool tr_oslog_allow(struct tr_oslog_limit *limit, int64_t interval_ns, uint64_t *ret_suppressed);
+
+/* A trouble that is retried: told when it begins, again when it has changed or lasts, and when it is over. Zeroed: all is well. It belongs
+ * to one thread, or is under its lock. since_us may be shown; it is 0 while all is well. */
+struct tr_oslog_episode {
+	int64_t since_us, since_ns, next_ns;
+	uint64_t told; /* hash of the message last told */
+};
+/* True when this failure is to be told: the first, another one at most every 30 s, the same one every 5 minutes. */
+bool tr_oslog_begins(struct tr_oslog_episode *e, const struct tr_err *err);
+/* True when there was trouble; ret says how long, in words for a log line. */
+bool tr_oslog_ends(struct tr_oslog_episode *e, char ret[TR_OSLOG_LASTED_CHARS]);
 
 /* if (TR_OSLOG_ONCE_PER(10)) tr_oslog_write(...); */
 #define TR_OSLOG_ONCE_PER(seconds)                                                        \

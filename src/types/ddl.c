@@ -318,6 +318,12 @@ int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, stru
         return plan_create(w, have->no_ns, p, err);
     if (!have->ours)
         return not_ours(w, p);
+    bool soft = w->kind == TR_TABLE_MIRROR_SOFT;
+    if (w->kind != TR_TABLE_LOG && soft != (have_column(w, have, "_tr_deleted") != NULL))
+        return tr_plan_refuse(p,
+                              "hard_delete was changed for table %s: in the sink deleted rows %s, by the configuration they %s; take a new snapshot (tailrace table resnapshot), or"
+                              " set it back and resume",
+                              w->name, soft ? "are gone" : "are marked", soft ? "are to be marked" : "are to go");
     bool older = w->schema_version < have->note.schema_version;
     for (uint32_t i = 0; i < have->n_columns && !older; i++)
         if (!want_column(w, have->columns[i].name) && w->kind != TR_TABLE_LOG)

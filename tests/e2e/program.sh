@@ -83,7 +83,7 @@ says "public.loose .*changelog_only"
 code 1 t table resume public.orders
 says "is not paused"
 code 1 t table resnapshot public.nothing
-says "not captured"
+says "there is no table public.nothing"
 code 0 t table resnapshot public.orders
 # shellcheck disable=SC2016 # evaluated while waiting
 tr_wait_until 30 'grep -c "snapshot complete" tailrace.log | grep -qx 2'

@@ -22,6 +22,11 @@ tr_wait_until 20 "[ \"\$(tr_psql src -c \"select confirmed_flush_lsn >= '$end' f
     tr_psql src -c "select *, '$lsn', '$end' from pg_replication_slots" >&2
     tr_fail 'the slot does not advance'
 }
+tr_step 'the connection is cut while nothing happens: trouble, and then none, without anything to wait for'
+troubled() { tt_status | python3 -c 'import json, sys; sys.exit(json.load(sys.stdin)["capture"]["error"] == "")'; }
+tr_psql src -q -c 'select pg_terminate_backend(pid) from pg_stat_replication' >/dev/null
+tr_wait_until 5 troubled
+tr_wait_until 10 '! troubled' || tr_fail 'capture is connected again and does not say so'
 tr_step 'SIGTERM under load'
 tr_spawn load "$TR_PG_CLIENT/psql" -X -q -d "$TT_SHOP" -c "do \$\$ begin for i in 1..2000000 loop update t set v = 'v' || i where id = 1 + i % 1000; commit; end loop; end \$\$"
 sleep 2

@@ -788,6 +788,41 @@ test_oslog(void **state)
 	close(fds[1]);
 }
 
+/* A server that is away for ten minutes, and was told of in a flood before. */
+static void
+test_oslog_episode(void **state)
+{
+	struct tr_clock_sim sim;
+	struct tr_oslog_episode e = { 0 };
+	struct tr_err refused = { .rc = TR_RETRY, .msg = "connection refused" }, silent = { .rc = TR_RETRY, .msg = "no answer" };
+	char lasted[TR_OSLOG_LASTED_CHARS];
+	int told = 0;
+
+	(void)state;
+	tr_clock_sim_init(&sim, 1, INT64_C(1769860800123456));
+	tr_clock_set(&sim.clock);
+	assert_false(tr_oslog_ends(&e, lasted));
+	for (int i = 0; i < 1200; i++) {
+		told += tr_oslog_begins(&e, &refused);
+		tr_clock_sim_advance(&sim, TR_NS_PER_S / 2);
+	}
+	assert_int_equal(told, 2);
+	assert_int_equal(e.since_us, INT64_C(1769860800123456));
+	for (int i = told = 0; i < 240; i++) { /* two minutes of now this, now that */
+		told += tr_oslog_begins(&e, i % 2 ? &refused : &silent);
+		tr_clock_sim_advance(&sim, TR_NS_PER_S / 2);
+	}
+	assert_in_range(told, 2, 4);
+	assert_true(tr_oslog_ends(&e, lasted));
+	assert_string_equal(lasted, "12 min 0 s");
+	assert_false(tr_oslog_ends(&e, lasted));
+	assert_true(tr_oslog_begins(&e, &refused));
+	tr_clock_sim_advance(&sim, 2345 * TR_NS_PER_MS);
+	assert_true(tr_oslog_ends(&e, lasted));
+	assert_string_equal(lasted, "2.3 s");
+	tr_clock_set(NULL);
+}
+
 int
 main(void)
 {
@@ -810,6 +845,7 @@ main(void)
 		cmocka_unit_test(test_proc),
 		cmocka_unit_test(test_failpoint_kill),
 		cmocka_unit_test(test_oslog),
+		cmocka_unit_test(test_oslog_episode),
 	};
 
 	return cmocka_run_group_tests_name("os", tests, NULL, NULL);

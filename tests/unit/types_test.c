@@ -122,6 +122,29 @@ static void reconciles(void **state)
     CHECK(3, 2, "refused: changes of before column v was dropped from table t were met again", id, ID, V);
 }
 
+/* hard_delete set or taken away later: not a change at the source, and not one that the rows that are there could follow. */
+static void delete_mode(void **state)
+{
+    (void)state;
+    struct tr_column c[] = {ID, V};
+    struct tr_schema *s = schema_of(1, c, 2);
+    struct tr_table_desc d = {.exists = true, .ours = true, .note.schema_version = 1};
+    assert_int_equal(tr_desc_add(&d, "id", "integer", true, 1), TR_OK);
+    assert_int_equal(tr_desc_add(&d, "v", "text", false, 0), TR_OK);
+    assert_int_equal(tr_desc_add(&d, "_tr_version", "bigint", false, 0), TR_OK);
+    assert_string_equal(reconcile(TR_DIALECT_POSTGRES, TR_TABLE_MIRROR_HARD, s, &d), "");
+    const char *got = reconcile(TR_DIALECT_POSTGRES, TR_TABLE_MIRROR_SOFT, s, &d);
+    assert_non_null(strstr(got, "refused: hard_delete was changed for table t: in the sink deleted rows are gone"));
+    assert_non_null(strstr(got, "tailrace table resnapshot"));
+    assert_int_equal(tr_desc_add(&d, "_tr_deleted", "boolean", false, 0), TR_OK);
+    assert_int_equal(tr_desc_add(&d, "_tr_deleted_at", "timestamp with time zone", false, 0), TR_OK);
+    assert_string_equal(reconcile(TR_DIALECT_POSTGRES, TR_TABLE_MIRROR_SOFT, s, &d), "");
+    got = reconcile(TR_DIALECT_POSTGRES, TR_TABLE_MIRROR_HARD, s, &d);
+    assert_non_null(strstr(got, "refused: hard_delete was changed for table t: in the sink deleted rows are marked, by the configuration they are to go"));
+    tr_table_desc_done(&d);
+    tr_schema_unref(s);
+}
+
 static void strangers_and_logs(void **state)
 {
     (void)state;
@@ -266,7 +289,8 @@ static void pg_type_map(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(creates),         cmocka_unit_test(reconciles),      cmocka_unit_test(strangers_and_logs), cmocka_unit_test(refuses_names),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(creates),         cmocka_unit_test(reconciles),      cmocka_unit_test(delete_mode),
+        cmocka_unit_test(strangers_and_logs), cmocka_unit_test(refuses_names),
                                        cmocka_unit_test(fills_by_dialect), cmocka_unit_test(swaps_and_names), cmocka_unit_test(pg_type_map)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

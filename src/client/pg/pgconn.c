@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "oslog.h"
 
 /* Everything that decides how a value is printed. search_path: type names come out qualified unless they are the system's. */
 static const char pinned[] = "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=3 -c bytea_output=hex "
@@ -129,6 +130,20 @@ int tr_pg_wait(struct tr_pgconn *c, bool want_write, int64_t deadline_ns, struct
     return atomic_load(&c->interrupted) || (n == 0 && tr_now_ns() >= deadline_ns) ? TR_AGAIN : TR_OK;
 }
 
+/* What a server says beside its answers; libpq would print it to stderr as it is. Primary text only: a detail may quote values. */
+static void take_notice(void *arg, const PGresult *r)
+{
+    const struct tr_pgconn *c = arg;
+    const char *text = PQresultErrorField(r, PG_DIAG_MESSAGE_PRIMARY), *severity = PQresultErrorField(r, PG_DIAG_SEVERITY_NONLOCALIZED);
+    char line[384];
+    bool warning = severity && !strcmp(severity, "WARNING");
+    if (!text || !tr_oslog_enabled(warning ? TR_OSLOG_INFO : TR_OSLOG_DEBUG))
+        return;
+    one_line(line, sizeof line, text);
+    tr_oslog_fields(warning ? TR_OSLOG_INFO : TR_OSLOG_DEBUG, "postgres", TR_OSLOG_F({"connection", c->what}, {"severity", severity}, {"sqlstate", PQresultErrorField(r, PG_DIAG_SQLSTATE)}),
+                    "%s", line);
+}
+
 int tr_pgconn_start(struct tr_pgconn *c, const struct tr_pg_params *p, struct tr_err *err)
 {
     tr_pgconn_close(c);
@@ -165,6 +180,7 @@ int tr_pgconn_start(struct tr_pgconn *c, const struct tr_pg_params *p, struct tr
     tr_buf_done(&o);
     if (!c->pg)
         return tr_err_set(err, TR_NOMEM, TR_DOM_PG, "%s: no memory for a connection", c->what);
+    PQsetNoticeReceiver(c->pg, take_notice, c);
     if (PQstatus(c->pg) == CONNECTION_BAD)
         return tr_pg_error(c, NULL, "connecting", err);
     return TR_OK;

@@ -112,17 +112,13 @@ static int check_slot(struct doctor *d)
     if (rc < 0)
         return rc;
     const char *name = d->s->o->slot;
-    if (!slot.exists) {
-        say(d, TR_FINDING_OK, "slot", name, "slot %s does not exist yet; it will be made at the first start", name);
+    if (!slot.exists) /* what follows from that is for who knows the state directory */
         return TR_OK;
-    }
     char a[TR_SIZE_CHARS], b[TR_SIZE_CHARS];
     tr_format_size((uint64_t)slot.retained_bytes >> 20 << 20, a);
     tr_format_size((uint64_t)(slot.headroom_bytes == INT64_MAX ? 0 : slot.headroom_bytes) >> 20 << 20, b);
     if (!strcmp(slot.wal_status, "lost"))
-        say(d, TR_FINDING_ERROR, "slot", name, "slot %s has lost WAL it needed => drop it (SELECT pg_drop_replication_slot('%s')) and let tailrace take new snapshots", name, name);
-    else if (slot.active)
-        say(d, TR_FINDING_NOTE, "slot", name, "slot %s is being read by server process %" PRId64 " and holds back %s of WAL", name, slot.active_pid, a);
+        say(d, TR_FINDING_WARN, "slot", name, "slot %s has lost WAL it needed => raise max_slot_wal_keep_size; tailrace drops and makes it anew by itself", name);
     else if (slot.headroom_bytes != INT64_MAX && slot.headroom_bytes < slot.retained_bytes)
         say(d, TR_FINDING_WARN, "slot", name, "slot %s holds back %s of WAL and has %s left before the server gives up on it => start tailrace, or raise max_slot_wal_keep_size", name, a, b);
     else
@@ -136,7 +132,7 @@ static void one_table(void *arg, const struct tr_cdc_table *t)
     char name[160];
     snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
     if (!t->key_ok)
-        say(d, TR_FINDING_WARN, "table_key", name, "%s: %s; it gets a changelog only, no mirror => ALTER TABLE %s ADD PRIMARY KEY (...), or ALTER TABLE %s REPLICA IDENTITY USING INDEX ...", name, t->no_key, name, name);
+        say(d, TR_FINDING_WARN, "table_key", name, "%s: %s, so it can have no mirror => ALTER TABLE %s ADD PRIMARY KEY (...), or ALTER TABLE %s REPLICA IDENTITY USING INDEX ...", name, t->no_key, name, name);
     else
         say(d, TR_FINDING_OK, "table_key", name, "%s has a usable key%s", name, t->published ? "" : "; it will be added to the publication");
 }
@@ -173,6 +169,30 @@ static int check_tables(struct doctor *d)
         say(d, TR_FINDING_ERROR, "tables", "source.tables", "no table matches => check `tables` for spelling; patterns are schema.table with * as wildcard");
     PQclear(r);
     return TR_OK;
+}
+
+static void keep_error(void *arg, const struct tr_finding *f)
+{
+    struct tr_finding *first = arg;
+    if (f->level == TR_FINDING_ERROR && !*first->code)
+        *first = *f;
+}
+
+int tr_pg_explain(struct pg_session *s, int rc, struct tr_err *err)
+{
+    struct tr_finding f = {0};
+    struct tr_err why;
+    struct doctor d = {.s = s, .deadline_ns = tr_now_ns() + 15 * TR_NS_PER_S, .cb = keep_error, .arg = &f, .err = &why};
+    if (!err || !err->sqlstate[0]) /* it was not the server that said no */
+        return rc;
+    bool privilege = !strcmp(err->sqlstate, "42501");
+    if (check_server(&d) >= 0 && *f.code) {
+        bool waiting_helps = strcmp(f.code, "wal_level") != 0 && strcmp(f.code, "replication_role") != 0;
+        return tr_err_set(err, waiting_helps ? rc : TR_REJECT, TR_DOM_SOURCE, "source: %s; cure: %s", f.text, f.cure);
+    }
+    if (privilege)
+        tr_err_set(err, rc, TR_DOM_SOURCE, "%.400s; tailrace check says what the user needs", err->msg);
+    return rc;
 }
 
 int tr_pg_check(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(void *arg, const struct tr_finding *f), void *arg, struct tr_err *err)

@@ -258,9 +258,8 @@ static int note_position(struct pg_session *s, int64_t deadline_ns, struct tr_er
     return rc;
 }
 
-static int publish(struct tr_cdc_session *cs, int64_t deadline_ns, bool *ret_changed, struct tr_err *err)
+static int publish_selected(struct pg_session *s, int64_t deadline_ns, bool *ret_changed, struct tr_err *err)
 {
-    struct pg_session *s = tr_pg_session_of(cs);
     *ret_changed = false;
     const char *v[] = {s->o->publication};
     int rc = make_heartbeat(s, deadline_ns, err);
@@ -307,6 +306,13 @@ static int publish(struct tr_cdc_session *cs, int64_t deadline_ns, bool *ret_cha
     return rc;
 }
 
+static int publish(struct tr_cdc_session *cs, int64_t deadline_ns, bool *ret_changed, struct tr_err *err)
+{
+    struct pg_session *s = tr_pg_session_of(cs);
+    int rc = publish_selected(s, deadline_ns, ret_changed, err);
+    return rc < 0 ? tr_pg_explain(s, rc, err) : rc;
+}
+
 /* ---- slot ---- */
 
 static int slot_create(struct tr_cdc_session *cs, int64_t deadline_ns, uint64_t *ret_lsn, struct tr_err *err)
@@ -315,7 +321,7 @@ static int slot_create(struct tr_cdc_session *cs, int64_t deadline_ns, uint64_t 
     char lsn[TR_LSN_CHARS] = "";
     const char *v[] = {s->o->slot};
     int rc = tr_pg_session_value(s, "SELECT lsn FROM pg_create_logical_replication_slot($1, 'pgoutput')", 1, v, deadline_ns, lsn, sizeof lsn, err);
-    return rc < 0 ? rc : tr_parse_lsn(tr_slice_str(lsn), ret_lsn, err);
+    return rc < 0 ? tr_pg_explain(s, rc, err) : tr_parse_lsn(tr_slice_str(lsn), ret_lsn, err);
 }
 
 static int slot_drop(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_err *err)

@@ -46,5 +46,7 @@ void tr_pg_chunk_reset(struct pg_session *s);
 
 /* pg_check.c */
 int tr_pg_check(struct tr_cdc_session *s, int64_t deadline_ns, void (*cb)(void *arg, const struct tr_finding *f), void *arg, struct tr_err *err);
+/* What the server refused, in the words of check: rc or, where waiting does not help, REJECT. err stays as it is when check has nothing to say. */
+int tr_pg_explain(struct pg_session *s, int rc, struct tr_err *err);
 
 #endif

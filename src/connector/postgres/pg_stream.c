@@ -177,6 +177,7 @@ static int step_answer(struct pg_stream *s, struct tr_err *err)
         s->state = PG_STREAMING;
         s->backoff_ns = BACKOFF_MIN;
         s->last_feedback_ns = 0;
+        s->reported = UINT64_MAX; /* the next poll tells that we are back, also on an idle server */
         rc = TR_OK;
     } else if (s->state != PG_STARTING && st == PGRES_TUPLES_OK) {
         PGresult *end;

@@ -3,6 +3,8 @@
 #include <stdio.h>
 
 #include "clock.h"
+#include "fs.h"
+#include "thread.h"
 
 enum { PROGRESS_OPS = 20000 };
 
@@ -57,12 +59,25 @@ int tr_sqlite_exec(struct tr_sqlite_db *d, const char *sql, int64_t deadline_ns,
     return tr_sqlite_error(d, doing, err);
 }
 
+/* A mirror holds a database's rows: a new file is its owner's alone (SQLite would make it 0644), and whoever wants others to read it says so
+ * once; the mode of a file that is there stays. One at a time: closing a descriptor lets go of the locks that this process has on the file. */
+static void make_private(const char *path)
+{
+    static struct tr_mutex one = TR_MUTEX_INITIALIZER;
+    struct tr_file *f = NULL;
+    tr_mutex_lock(&one);
+    if (tr_fs_open(tr_fs_posix(), path, TR_FS_RDWR | TR_FS_CREATE | TR_FS_EXCL | TR_FS_PRIVATE, &f, NULL) >= 0) /* else SQLite says why */
+        tr_file_close(f);
+    tr_mutex_unlock(&one);
+}
+
 int tr_sqlite_open(struct tr_sqlite_db *d, int64_t deadline_ns, struct tr_err *err)
 {
     atomic_store(&d->interrupted, false);
     atomic_store(&d->deadline_ns, deadline_ns);
     if (d->db)
         return TR_OK;
+    make_private(d->path);
     if (sqlite3_open_v2(d->path, &d->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK) {
         int rc = tr_sqlite_error(d, "opening the database", err);
         tr_sqlite_close(d);

@@ -43,7 +43,7 @@ posix_open(struct tr_fs *fs, const char *path, unsigned flags, struct tr_file **
 	how |= flags & TR_FS_CREATE ? O_CREAT : 0;
 	how |= flags & TR_FS_EXCL ? O_EXCL : 0;
 	how |= flags & TR_FS_TRUNC ? O_TRUNC : 0;
-	f->fd = open(path, how, 0640);
+	f->fd = open(path, how, flags & TR_FS_PRIVATE ? 0600 : 0640);
 	if (f->fd < 0) {
 		int e = errno;
 

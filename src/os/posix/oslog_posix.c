@@ -9,9 +9,13 @@
 
 #include "check.h"
 #include "clock.h"
+#include "hash.h"
 #include "text.h"
 
 enum { LINE_MAX_BYTES = 16384, VALUE_MAX_BYTES = 2048 };
+
+#define SAME_AGAIN (300 * TR_NS_PER_S)
+#define OTHER_AGAIN (30 * TR_NS_PER_S)
 
 static _Atomic int least_level = TR_OSLOG_INFO;
 static _Atomic bool as_json;
@@ -192,5 +196,38 @@ tr_oslog_allow(struct tr_oslog_limit *limit, int64_t interval_ns, uint64_t *ret_
 	}
 	if (ret_suppressed)
 		*ret_suppressed = atomic_exchange_explicit(&limit->refused, 0, memory_order_relaxed);
+	return true;
+}
+
+bool
+tr_oslog_begins(struct tr_oslog_episode *e, const struct tr_err *err)
+{
+	int64_t now = tr_now_ns();
+	uint64_t told = tr_hash64(err->msg, strlen(err->msg));
+	bool first = e->since_us == 0, tell = first || now >= e->next_ns || (told != e->told && now >= e->next_ns - SAME_AGAIN + OTHER_AGAIN);
+
+	if (first) {
+		e->since_us = tr_wall_us();
+		e->since_ns = now;
+	}
+	if (tell) {
+		e->told = told;
+		e->next_ns = tr_deadline_ns(now, SAME_AGAIN);
+	}
+	return tell;
+}
+
+bool
+tr_oslog_ends(struct tr_oslog_episode *e, char ret[TR_OSLOG_LASTED_CHARS])
+{
+	int64_t ms = (tr_now_ns() - e->since_ns) / TR_NS_PER_MS;
+
+	if (e->since_us == 0)
+		return false;
+	if (ms < 60 * 1000)
+		snprintf(ret, TR_OSLOG_LASTED_CHARS, "%" PRId64 ".%" PRId64 " s", ms / 1000, ms % 1000 / 100);
+	else
+		snprintf(ret, TR_OSLOG_LASTED_CHARS, "%" PRId64 " min %" PRId64 " s", ms / 60000, ms / 1000 % 60);
+	*e = (struct tr_oslog_episode){ 0 };
 	return true;
 }

@@ -1,0 +1,132 @@
+/* What is pure in the platform's own room: may capture go on, and what is the lag while no heartbeat comes through. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agreement.h"
+#include "clock.h"
+#include "service_internal.h"
+
+struct world {
+    struct tr_cdc_identity id;
+    struct tr_cdc_slot slot;
+    struct tr_ctl_source src;
+    struct tr_agreement_facts f;
+};
+
+/* A state directory that stopped cleanly, and its slot. */
+static struct world *well(struct world *w)
+{
+    *w = (struct world){.id = {.system_id = "7", .timeline = 1},
+                        .slot = {.exists = true, .confirmed = 100, .wal_status = "reserved"},
+                        .src = {.system_id = "7", .timeline = 1, .slot = "ours", .epoch = 1, .confirm_lsn = 100, .log_offset = 50}};
+    w->f = (struct tr_agreement_facts){
+        .slot_name = "ours", .id = &w->id, .slot = &w->slot, .src = &w->src, .ledger_slot = "ours", .ledger = TR_SLOT_CREATED, .tail_offset = 50};
+    return w;
+}
+
+static void is(const struct world *w, enum tr_agreement want, const char *why)
+{
+    char got[256];
+    assert_int_equal(tr_agreement(&w->f, got, sizeof got), want);
+    if (!strstr(got, why) || (!*why && *got))
+        fail_msg("'%s' does not say '%s'", got, why);
+}
+
+static void test_agreement(void **state)
+{
+    (void)state;
+    struct world w;
+    is(well(&w), TR_AGREE_RESUME, "");
+    well(&w)->f.tail_offset = UINT64_MAX;
+    is(&w, TR_AGREE_RESUME, "");
+    well(&w)->f.tail_offset = 49;
+    is(&w, TR_AGREE_NEW_EPOCH, "the change log ends at offset 49");
+    well(&w)->slot.exists = false;
+    is(&w, TR_AGREE_NEW_EPOCH, "slot ours is gone");
+    well(&w)->slot.active = true;
+    w.slot.active_pid = 42;
+    is(&w, TR_AGREE_IN_USE, "server process 42");
+    well(&w)->slot.confirmed = 101;
+    is(&w, TR_AGREE_NEW_EPOCH, "confirmed up to");
+    well(&w)->slot.published = 101;
+    is(&w, TR_AGREE_NEW_EPOCH, "the publication was dropped");
+    snprintf(well(&w)->slot.wal_status, sizeof w.slot.wal_status, "lost");
+    is(&w, TR_AGREE_NEW_EPOCH, "lost WAL");
+    well(&w)->id.timeline = 2;
+    is(&w, TR_AGREE_NEW_EPOCH, "timeline 2, was on 1");
+    snprintf(well(&w)->id.system_id, sizeof w.id.system_id, "8");
+    is(&w, TR_AGREE_NEW_EPOCH, "another system");
+    well(&w)->f.ledger = TR_SLOT_CREATING;
+    is(&w, TR_AGREE_NEW_EPOCH, "never finished");
+}
+
+/* A slot that is there and not ours is nobody's to drop. */
+static void test_agreement_of_strangers(void **state)
+{
+    (void)state;
+    struct world w;
+    memset(&well(&w)->src, 0, sizeof w.src);
+    w.f.ledger = TR_SLOT_NONE;
+    w.f.ledger_slot = "";
+    is(&w, TR_AGREE_FOREIGN, "slot ours exists, but not in");
+    w.slot.active = true; /* and that somebody reads it makes it no more ours */
+    is(&w, TR_AGREE_FOREIGN, "slot ours exists, but not in");
+    w.slot.exists = w.slot.active = false;
+    is(&w, TR_AGREE_FIRST, "nothing has been captured yet");
+    w.f.ledger = TR_SLOT_CREATING;
+    w.f.ledger_slot = "ours";
+    is(&w, TR_AGREE_FIRST, "never finished");
+    /* the name was changed in the configuration */
+    well(&w)->f.slot_name = "theirs";
+    is(&w, TR_AGREE_FOREIGN, "slot theirs exists, but not in");
+    w.slot.exists = false;
+    is(&w, TR_AGREE_NEW_EPOCH, "slot theirs is configured, and until now it was ours");
+}
+
+/* Status, alarm and metric: one figure, which grows while nothing comes through. */
+static void test_lag(void **state)
+{
+    (void)state;
+    struct tr_service s = {.cfg = {.heartbeat_interval_ns = 5 * TR_NS_PER_S}, .started_us = 1000000};
+    struct unit u = {.service = &s};
+    assert_int_equal(tr_service_lag_us(&s, &u, 1000000), 0);
+    assert_int_equal(tr_service_lag_us(&s, &u, 5000000), 0);
+    assert_int_equal(tr_service_lag_us(&s, &u, 66000000), 60000000); /* nothing since the start, a minute after it was due */
+    u.lag = (struct tr_apply_lag){.measured_us = 70000000, .end_to_end_us = 1234};
+    assert_int_equal(tr_service_lag_us(&s, &u, 71000000), 1234);
+    assert_int_equal(tr_service_lag_us(&s, &u, 75001000), 1234);
+    assert_int_equal(tr_service_lag_us(&s, &u, 175000000), 100000000);
+    s.cfg.heartbeat_interval_ns = 0; /* none: nothing can be said */
+    assert_int_equal(tr_service_lag_us(&s, &u, 175000000), 1234);
+}
+
+static void test_ready(void **state)
+{
+    (void)state;
+    struct tr_service s = {.started_us = 1};
+    struct unit u = {.service = &s, .name = "capture", .state = UNIT_FAILED, .err = {.rc = TR_RETRY, .msg = "connection refused"}};
+    char why[200];
+    assert_false(tr_service_unit_ready(&u, why, sizeof why));
+    assert_string_equal(why, "capture: failed: connection refused");
+    u.state = UNIT_DRAINING;
+    u.err = (struct tr_err){0};
+    assert_false(tr_service_unit_ready(&u, why, sizeof why));
+    assert_string_equal(why, "capture: draining");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_agreement),
+        cmocka_unit_test(test_agreement_of_strangers),
+        cmocka_unit_test(test_lag),
+        cmocka_unit_test(test_ready),
+    };
+    return cmocka_run_group_tests_name("cdc", tests, NULL, NULL);
+}
