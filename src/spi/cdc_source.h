@@ -70,6 +70,13 @@ struct tr_cdc_table {
                                      appeared or gone without being streamed */
 };
 
+/* How a heartbeat was sent: as a row of the heartbeat table or, for the reason given, as a transactional message, of which the stream makes
+ * the same change of that table. cure: what would make the row possible. */
+struct tr_cdc_beat {
+    bool message;
+    char why[256], cure[512];
+};
+
 /* One row of a chunk or of fetch. Borrowed until the session's next call. */
 struct tr_cdc_row {
     const struct tr_schema *schema;
@@ -86,7 +93,7 @@ struct tr_cdc_ops {
 
     void (*close)(struct tr_cdc *c);
     const char *(*slot_name)(const struct tr_cdc *c);
-    void (*heartbeat_table)(const struct tr_cdc *c, const char **ret_ns, const char **ret_name); /* the table that heartbeat() writes */
+    void (*heartbeat_table)(const struct tr_cdc *c, const char **ret_ns, const char **ret_name); /* the table that heartbeat() writes, or seems to */
 };
 
 struct tr_cdc {
@@ -99,7 +106,7 @@ struct tr_cdc_session_ops {
     int (*tables)(struct tr_cdc_session *s, int64_t deadline_ns, void (*cb)(void *arg, const struct tr_cdc_table *t), void *arg, struct tr_err *err);
     int (*describe)(struct tr_cdc_session *s, const char *ns, const char *name, int64_t deadline_ns, struct tr_schema **ret, struct tr_err *err);
 
-    /* Publication: holds exactly the selected tables (and the heartbeat table) afterwards; *ret_changed says whether it had to change. */
+    /* Publication: holds exactly the selected tables (and the heartbeat table, if heartbeats are rows) afterwards; *ret_changed says whether it had to change. */
     int (*publish)(struct tr_cdc_session *s, int64_t deadline_ns, bool *ret_changed, struct tr_err *err);
     int (*slot_create)(struct tr_cdc_session *s, int64_t deadline_ns, uint64_t *ret_lsn, struct tr_err *err);
     int (*slot_drop)(struct tr_cdc_session *s, int64_t deadline_ns, struct tr_err *err);
@@ -130,8 +137,8 @@ struct tr_cdc_session_ops {
     int (*fetch)(struct tr_cdc_session *s, const struct tr_schema *t, struct tr_slice key, uint64_t xid, int64_t deadline_ns,
                  struct tr_cdc_row *ret, uint64_t *ret_h, bool *ret_needs_flush, struct tr_err *err);
 
-    /* Writes the heartbeat row (or a transactional message where no table may be written), synchronous_commit=local. */
-    int (*heartbeat)(struct tr_cdc_session *s, int64_t now_us, int64_t deadline_ns, struct tr_err *err);
+    /* Writes the heartbeat row (or a transactional message where no table may be written or published), synchronous_commit=local. */
+    int (*heartbeat)(struct tr_cdc_session *s, int64_t now_us, int64_t deadline_ns, struct tr_cdc_beat *ret, struct tr_err *err);
 
     void (*interrupt)(struct tr_cdc_session *s); /* any thread: the call under way returns RETRY soon */
     void (*free)(struct tr_cdc_session *s);
