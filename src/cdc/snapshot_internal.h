@@ -44,6 +44,7 @@ struct tr_snap {
     int64_t waiting_since_ns, nudged_ns, retry_at_ns, saved_ns;
     char waiting[512];           /* what it waits for; "" */
     bool again;                  /* start over once no task is out */
+    uint64_t fingerprint;        /* which the table has for the one that starts over; 0: as it was. Recorded only then: a crash must not forget */
     _Atomic(bool) cancelled;     /* workers give up what they do for this table */
 };
 

@@ -10,7 +10,7 @@
  *                 has a deadline (monotonic ns) that binds. RETRY: the connection is gone (the next call reconnects); whatever was
  *                 held (a chunk, a fence) is lost, and the caller is told by `generation`, which grows with each connection.
  *
- * Schemas given by the stream and by describe() carry table_id 0 and version 0: capture numbers them. Both must yield
+ * Schemas given by the stream and by describe() carry table_id 0 and version 0: capture numbers them. Those of the stream carry source_id. Both must yield
  * the same fingerprint for the same table at the same moment.
  *
  * Values are text under the pinned settings of both, so that snapshot and stream store identical bytes.
@@ -68,6 +68,7 @@ struct tr_cdc_table {
     uint64_t rows_estimate, bytes_estimate;
     uint64_t storage_fingerprint; /* over its own and its partitions' relfilenodes and membership: changes when rows may have
                                      appeared or gone without being streamed */
+    uint32_t source_id;           /* the table's own number, which it keeps when it is renamed: that of the stream's definitions of it */
 };
 
 /* How a heartbeat was sent: as a row of the heartbeat table or, for the reason given, as a transactional message, of which the stream makes

@@ -119,7 +119,7 @@ static const char sql_tables[] =
     "  8192::bigint * (SELECT coalesce(sum(greatest(k.relpages, 0)), 0) FROM pg_class h JOIN pg_class k ON k.oid IN (h.oid, h.reltoastrelid)"
     "       WHERE h.oid = c.oid OR (c.relkind = 'p' AND h.oid IN (SELECT relid FROM pg_partition_tree(c.oid)))),"
     "  c.oid || coalesce('=' || CASE c.relkind WHEN 'p' THEN (SELECT string_agg(t.relid::oid || ':' || coalesce(pg_relation_filenode(t.relid), 0), ',' ORDER BY t.relid::oid)"
-    "       FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END, '')"
+    "       FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END, ''), c.oid"
     " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
     " WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'"
     "   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') ORDER BY 1, 2";
@@ -139,7 +139,8 @@ static int tables(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(voi
             continue;
         struct tr_cdc_table t = {.published = tr_pg_bool(r, i, 3),
                                  .rows_estimate = strtoull(tr_pg_val(r, i, 4), NULL, 10),
-                                 .bytes_estimate = strtoull(tr_pg_val(r, i, 5), NULL, 10)};
+                                 .bytes_estimate = strtoull(tr_pg_val(r, i, 5), NULL, 10),
+                                 .source_id = (uint32_t)strtoul(tr_pg_val(r, i, 7), NULL, 10)};
         snprintf(t.ns, sizeof t.ns, "%s", tr_pg_val(r, i, 0));
         snprintf(t.name, sizeof t.name, "%s", tr_pg_val(r, i, 1));
         const char *tree = tr_pg_val(r, i, 6);

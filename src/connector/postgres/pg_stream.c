@@ -284,7 +284,7 @@ static int side_answer(struct pg_stream *s, struct tr_err *err)
         if (rc == TR_OK)
             rc = tr_pgschema_build(r, &m, m.u.relation.ns, m.u.relation.name, &s->described, err);
         if (rc == 1) { /* a table without columns: the catalog has nothing to add */
-            struct tr_schema_def d = {.ns = m.u.relation.ns, .name = m.u.relation.name, .no_key_reason = "it has no columns"};
+            struct tr_schema_def d = {.ns = m.u.relation.ns, .name = m.u.relation.name, .no_key_reason = "it has no columns", .source_id = m.u.relation.oid};
             rc = tr_schema_new(&d, &s->described, err);
         }
         if (rc < 0)
