@@ -85,6 +85,8 @@ struct tr_schema {
     const char *no_key_reason;       /* why n_key is 0, in words for a human; "" otherwise */
     bool full_identity;              /* before images are complete (REPLICA IDENTITY FULL) */
     uint64_t fingerprint;            /* over all of the definition but its numbers: equal means the same bytes */
+    uint32_t source_id;              /* the source's own number for the table (PostgreSQL oid), where the source gave the definition; 0 unknown.
+                                        Whose definition it is, not part of it: neither in the fingerprint nor in the persisted form */
     _Atomic(uint32_t) refs;
 };
 
@@ -95,6 +97,7 @@ struct tr_schema_def {
     const struct tr_column *columns;
     uint32_t n_columns;
     bool full_identity;
+    uint32_t source_id;
 };
 
 /* Errors: REJECT for a definition that breaks a rule above (names the column), NOMEM. */

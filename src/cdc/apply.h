@@ -31,7 +31,7 @@ struct tr_apply_config {
     void *arg;
 };
 
-/* Measured on the heartbeat row: its way from the source's clock to the durable write in the sink, and the parts of that way. */
+/* Measured on the heartbeat: its way from the source's clock to the durable write in the sink, and the parts of that way. */
 struct tr_apply_lag {
     int64_t measured_us;      /* when; 0: not yet */
     int64_t end_to_end_us, capture_us, log_us, apply_us;

@@ -4,6 +4,8 @@
  *   identity   (epoch, commit LSN, ordinal); the ordinal counts the rows of a transaction as they pass here
  *   version    max(previous + 1, epoch << 56 | commit LSN), in commit order; a key update takes two, TRUNCATE and SNAPSHOT_BEGIN one
  *   drop       a transaction at or below the log's own last COMMIT was resent after a restart: the log holds it, whole
+ *   identity of the table  changes go by name; where the name stands for another table than the coordinator knows, the tables concerned are
+ *              to be snapshotted anew (note_strays in snapshot.c)
  *   between    frames of the snapshot lane enter only while no source transaction is open (NOT_READY until then)
  *
  * A new schema is registered (control store) by a thread of its own; until its answer the chain says NOT_READY at that payload.
@@ -72,6 +74,31 @@ static struct tr_cap_table *table_of(struct capture_chain *h, const struct tr_sc
             return NULL;
     }
     return t;
+}
+
+void tr_cap_stray(struct tr_capture *c, struct tr_cap_table *t)
+{
+    if (!atomic_exchange(&t->strayed, true))
+        atomic_fetch_add(&c->strays, 1);
+}
+
+/* Renamed and renamed back, swapped in and out: what was written meanwhile stands under the wrong name, and the catalog looks as before.
+ * Also asked for changes that are dropped as resent: a crash may have come before it was noted. */
+static void check_identity(struct capture_chain *h, struct tr_cap_table *t, uint32_t id)
+{
+    uint32_t now = atomic_load(&h->cap->identities);
+    if (!id || t->heartbeat || (t->checked_id == id && t->checked_at == now))
+        return;
+    t->checked_id = id;
+    t->checked_at = now;
+    uint32_t known = atomic_load(&t->source_id);
+    if (known == id)
+        return;
+    for (struct tr_cap_table *x = h->cap->tables; x; x = x->next)
+        if (atomic_load(&x->source_id) == id)
+            tr_cap_stray(h->cap, x);
+    if (known)
+        tr_cap_stray(h->cap, t);
 }
 
 /* Takes the definition over; the one to use. The oldest goes when there is no room: were it needed again it would be asked for again. */
@@ -275,11 +302,12 @@ static int row(struct capture_chain *h, const struct tr_payloads *in, const stru
         h->tx_drop = src->commit_lsn <= h->last_commit;
         h->ordinal = 0;
     }
-    if (h->tx_drop)
-        return TR_OK;
     struct tr_cap_table *t = table_of(h, src->schema);
     if (!t)
         return tr_err_set(err, TR_FATAL, TR_DOM_CDC, "no memory for table %s.%s", src->schema->ns, src->schema->name);
+    check_identity(h, t, src->schema->source_id);
+    if (h->tx_drop)
+        return TR_OK;
     const struct tr_schema *before = t->stream ? t->stream : t->reg;
     int rc = registered(h, t, src->schema, false, err);
     if (rc < 0)
@@ -359,6 +387,7 @@ static int snapshot_frame(struct capture_chain *h, const struct tr_payloads *in,
         c.version = next_version(h, 0, false);
         t->snapshot_id = c.snapshot_id;
         t->begin_version = c.version;
+        atomic_fetch_add(&h->cap->identities, 1); /* what strayed before is read; what strays from here on is looked for again */
         tr_mutex_lock(&h->cap->lock);
         for (size_t i = 0; i < t->n_needs; i++)
             tr_free(t->needs[i].key);

@@ -4,6 +4,7 @@
  *
  * Committing lane 0. The position is written to the control store, together with the log's durable offset, *before* the stream may
  * confirm it to the server. That write is a disk sync, so it is done at most every CONFIRM_EVERY (and at once when asked to be synchronous).
+ * While a table that was met under another name is not noted in the control store nothing is recorded: after a crash it is met again.
  * Committing lane 1 tells the snapshot which of its runs are durable.
  */
 #include <stdlib.h>
@@ -255,6 +256,10 @@ static int record(struct capture_source *s, int64_t sync_deadline_ns, struct tr_
     int64_t now = tr_now_ns();
     if (s->pending == s->recorded || (!sync_deadline_ns && now - s->last_record_ns < CONFIRM_EVERY))
         return TR_OK;
+    if (atomic_load(&s->cap->strays)) {
+        s->last_record_ns = now;
+        return TR_OK;
+    }
     struct tr_log_stats st;
     int rc = s->cap->log->ops->stats(s->cap->log, 0, &st, err);
     if (rc >= 0)

@@ -44,6 +44,7 @@ struct tr_cap_table {
     } known_v[8];               /* snapshot and stream may use different ones side by side */
     uint32_t n_known;
     uint64_t snapshot_id, begin_version; /* the snapshot whose rows are taken now; 0: none */
+    uint32_t checked_id, checked_at;     /* source_id last met under this name, and `identities` then */
 
     /* shared */
     struct tr_schema *want;     /* to be registered; the registrar takes it */
@@ -52,6 +53,9 @@ struct tr_cap_table {
     struct tr_cap_need *needs;
     size_t n_needs, cap_needs;
     bool schema_broke;          /* a breaking change arrived while the snapshot ran */
+
+    _Atomic(uint32_t) source_id; /* of the table that this name stood for when the coordinator last looked; 0: unknown, or none any more */
+    _Atomic(bool) strayed;       /* capture met changes of it under another name, or of another one under its name */
 
     /* snapshot */
     struct tr_ctl_table ctl;
@@ -73,6 +77,8 @@ struct tr_capture {
 
     _Atomic(uint64_t) stream_pos; /* everything that committed at or below it is in the log (appended) */
     _Atomic(uint64_t) stream_lag_us; /* now - commit time of the newest change seen */
+    _Atomic(uint32_t) identities;    /* grows when what capture found about names and source_ids may not hold any more */
+    _Atomic(uint32_t) strays;        /* tables `strayed` and not yet noted in the control store: while there are any, no position is recorded */
 
     struct tr_mutex lock;
     struct tr_cond cond;        /* registrar: work, stop */
@@ -85,6 +91,8 @@ struct tr_capture {
 
 /* Finds or makes the record of a table. Any thread; never NULL but for lack of memory. */
 struct tr_cap_table *tr_cap_table_of(struct tr_capture *c, const char *ns, const char *name);
+
+void tr_cap_stray(struct tr_capture *c, struct tr_cap_table *t);
 
 /* capture_sink.c: the change log as the capture pipeline's sink. */
 int tr_capture_sink_new(struct tr_log *log, struct tr_sink **ret, struct tr_err *err);

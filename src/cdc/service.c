@@ -332,13 +332,25 @@ static void retried(const char *what, struct tr_oslog_episode *trouble, int rc, 
         tr_oslog_write(TR_OSLOG_INFO, what, "works again after %s", lasted);
 }
 
-/* ---- the pulse: heartbeat row, slot headroom ---- */
+/* ---- the pulse: heartbeat, slot headroom ---- */
+
+/* Told when a message takes the row's place, and when that ends. */
+static void tell_beat(const struct tr_cdc_beat *now, bool *message)
+{
+    if (now->message && !*message)
+        tr_oslog_fields(TR_OSLOG_INFO, "heartbeat", TR_OSLOG_F({"cure", now->cure}), "heartbeats are transactional messages: %s", now->why);
+    else if (!now->message && *message)
+        tr_oslog_write(TR_OSLOG_INFO, "heartbeat", "heartbeats are rows of their table again");
+    *message = now->message;
+}
 
 static void pulse(void *arg)
 {
     struct tr_service *s = arg;
     struct tr_err err;
     struct tr_oslog_episode trouble = {0};
+    struct tr_cdc_beat beat;
+    bool message = false;
     int64_t every = s->cfg.heartbeat_interval_ns;
     while (!stopping(s)) {
         int64_t next = in(every);
@@ -348,7 +360,9 @@ static void pulse(void *arg)
         tr_mutex_lock(&s->lock);
         up = s->units[0].state == UNIT_RUNNING;
         tr_mutex_unlock(&s->lock);
-        int rc = up ? s->session->ops->heartbeat(s->session, tr_wall_us(), in(10 * TR_NS_PER_S), &err) : TR_OK;
+        int rc = up ? s->session->ops->heartbeat(s->session, tr_wall_us(), in(10 * TR_NS_PER_S), &beat, &err) : TR_OK;
+        if (up && rc >= 0)
+            tell_beat(&beat, &message);
         if (up && rc >= 0)
             rc = s->session->ops->slot_state(s->session, in(10 * TR_NS_PER_S), &slot, &err);
         retried("heartbeat", &trouble, stopping(s) || !up ? 1 : rc, &err);

@@ -140,6 +140,9 @@ static int start_table(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_
         t->snap->table = t;
     }
     restart_phases(t->snap);
+    if (t->snap->fingerprint)
+        t->ctl.storage_fingerprint = t->snap->fingerprint;
+    t->snap->fingerprint = 0;
     t->ctl.state = TR_TABLE_FENCING;
     t->ctl.rows_read = 0;
     t->ctl.reason[0] = 0;
@@ -274,6 +277,11 @@ static int phase_stream_l(struct tr_snapshot *s, struct tr_snap *p, struct tr_er
         return TR_OK;
     struct tr_control *c = s->cap->control;
     struct tr_cap_table *t = p->table;
+    if (!t->selected && !atomic_load(&t->source_id)) { /* gone when the tables were looked at: what strays after BEGIN would not be noticed */
+        s->tables_at_ns = 0;
+        p->again = true;
+        return TR_OK;
+    }
     struct tr_log_stats st;
     int rc = s->cap->log->ops->stats(s->cap->log, 0, &st, err);
     if (rc >= 0)
@@ -552,6 +560,42 @@ static bool under_way(const struct tr_cap_table *t)
     return t->snap && t->snap->phase != SNAP_DONE;
 }
 
+static void set_identity(struct tr_snapshot *s, struct tr_cap_table *t, uint32_t id)
+{
+    struct tr_capture *c = s->cap;
+    if (atomic_load(&t->source_id) == id)
+        return;
+    for (struct tr_cap_table *x = c->tables; id && x; x = x->next)
+        if (x != t && atomic_load(&x->source_id) == id) { /* the table had that name before, and may get it back before the next look */
+            tr_cap_stray(c, x);
+            atomic_store(&x->source_id, 0);
+        }
+    atomic_store(&t->source_id, id);
+    atomic_fetch_add(&c->identities, 1);
+}
+
+/* Tables that capture met under another name, or others under theirs. A fingerprint that no table has is recorded, so that the next look at
+ * the tables takes a new snapshot, also after a crash. Before a BEGIN there is nothing to mend: what strayed before it is read. */
+static void note_strays(struct tr_snapshot *s)
+{
+    for (struct tr_cap_table *t = atomic_load(&s->cap->strays) ? s->cap->tables : NULL; t; t = t->next) {
+        if (!atomic_exchange(&t->strayed, false))
+            continue;
+        if (t->ctl.state == TR_TABLE_LIVE || (under_way(t) && t->snap->phase >= SNAP_BEGIN)) {
+            uint64_t was = t->ctl.storage_fingerprint;
+            TR_FAILPOINT("snapshot.before_note");
+            t->ctl.storage_fingerprint &= ~(uint64_t)UINT32_MAX;
+            if (tr_snap_save(s, t, NULL) < 0) {
+                t->ctl.storage_fingerprint = was;
+                atomic_store(&t->strayed, true);
+                continue;
+            }
+            tr_snap_log(TR_OSLOG_WARN, t, "its changes came under another name, or another table's under this one: unless the next look at the tables finds it gone, a new snapshot is taken");
+        }
+        atomic_fetch_sub(&s->cap->strays, 1);
+    }
+}
+
 static void step_table(struct tr_snapshot *s, struct tr_cap_table *t)
 {
     struct tr_snap *p = t->snap;
@@ -641,6 +685,12 @@ struct tables_arg {
     struct tr_snapshot *s;
 };
 
+static uint64_t fingerprint_of(const struct tr_cdc_table *d)
+{
+    uint32_t low = (uint32_t)(d->storage_fingerprint ^ d->storage_fingerprint >> 32);
+    return d->storage_fingerprint ? (uint64_t)d->source_id << 32 | (low ? low : 1) : 0;
+}
+
 static void see_table(void *arg, const struct tr_cdc_table *d)
 {
     struct tr_snapshot *s = ((struct tables_arg *)arg)->s;
@@ -657,27 +707,31 @@ static void see_table(void *arg, const struct tr_cdc_table *d)
         t->known = true;
     }
     t->selected = true;
+    set_identity(s, t, d->source_id);
     if (!d->published)
         return;
     t->ctl.rows_estimate = d->rows_estimate;
     uint64_t per_row = d->rows_estimate ? d->bytes_estimate / d->rows_estimate : 0;
     uint64_t rows = per_row ? s->tuning.chunk_bytes / TR_MAX(per_row, 1) : 1000;
     rows = TR_MIN(TR_MAX(rows, 50), s->tuning.chunk_rows_max);
-    bool moved = d->storage_fingerprint && t->ctl.storage_fingerprint && d->storage_fingerprint != t->ctl.storage_fingerprint;
+    uint64_t now = fingerprint_of(d), known = t->snap && t->snap->fingerprint ? t->snap->fingerprint : t->ctl.storage_fingerprint;
+    bool moved = now && known && now != known;
     if (t->ctl.state == TR_TABLE_NEW && d->key_ok) {
-        t->ctl.storage_fingerprint = d->storage_fingerprint;
+        t->ctl.storage_fingerprint = now;
     } else if (!d->key_ok && (t->ctl.state == TR_TABLE_NEW || t->ctl.state == TR_TABLE_NO_SNAPSHOT)) {
         no_snapshot(s, t, d->no_key, NULL);
     } else if (t->ctl.state == TR_TABLE_NO_SNAPSHOT) {
         t->ctl.state = TR_TABLE_NEW;
-        t->ctl.storage_fingerprint = d->storage_fingerprint;
+        t->ctl.storage_fingerprint = now;
     } else if (moved && (t->ctl.state == TR_TABLE_LIVE || under_way(t))) {
-        tr_snap_log(TR_OSLOG_WARN, t, "another table has its name now, or its partitions changed outside the stream (attach, detach, truncate or rewrite of a leaf): taking a new snapshot");
-        t->ctl.storage_fingerprint = d->storage_fingerprint;
-        if (under_way(t))
+        tr_snap_log(TR_OSLOG_WARN, t, "another table has its name now or had it for a while, or its partitions changed outside the stream (attach, detach, truncate or rewrite of a leaf): taking a new snapshot");
+        if (under_way(t)) {
             t->snap->again = true;
-        else
+            t->snap->fingerprint = now;
+        } else {
             t->ctl.state = TR_TABLE_NEW;
+            t->ctl.storage_fingerprint = now;
+        }
     }
     if (t->snap)
         t->snap->rows_per_chunk = rows;
@@ -716,6 +770,11 @@ static void refresh_tables(struct tr_snapshot *s)
     for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
         if (t->known && !t->selected && t->ctl.state == TR_TABLE_LIVE)
             pause_table(s, t, "the table does not exist any more, or is not selected by the configuration");
+    for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
+        if (t->known && !t->selected && atomic_load(&t->source_id)) {
+            tr_cap_stray(s->cap, t); /* what comes until it is seen again is not looked for */
+            set_identity(s, t, 0);
+        }
 }
 
 static void start_new_tables(struct tr_snapshot *s)
@@ -780,6 +839,7 @@ static void coordinate(void *arg)
         if (waiting_for)
             waits(s, waiting_for, waiting);
         take_requests(s);
+        note_strays(s);
         refresh_tables(s);
         start_new_tables(s);
         for (struct tr_cap_table *t = s->cap->tables; t && !tr_snapshot_stopping(s); t = t->next)

@@ -45,6 +45,7 @@ struct tr_snap {
     char waiting[512];           /* what it waits for; "" */
     bool again;                  /* start over once no task is out */
     struct tr_oslog_episode trouble; /* with the source, at a step that is tried again */
+    uint64_t fingerprint;        /* which the table has for the one that starts over; 0: as it was. Recorded only then: a crash must not forget */
     _Atomic(bool) cancelled;     /* workers give up what they do for this table */
 };
 

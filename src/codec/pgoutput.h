@@ -3,7 +3,8 @@
  * Replication Message Formats"; traps in docs/lessons.md). Pure: bytes in, one struct out; everything borrows from the input.
  *
  * in_stream says that the message stands between Stream Start and Stream Stop, where R, Y, I, U, D, T and M carry the xid of
- * their (sub)transaction behind the type byte. proto decides whether Stream Abort is 9 or 25 bytes.
+ * their (sub)transaction behind the type byte; an M that of the top-level transaction, even if a savepoint that is rolled back later
+ * sent it (measured on 15 and 18). proto decides whether Stream Abort is 9 or 25 bytes.
  *
  * Errors: REJECT, naming the message type and what is wrong. Row changes must never be skipped: the lane makes it FATAL.
  */

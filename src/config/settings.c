@@ -54,7 +54,7 @@ static const struct tr_field engine[] = {
     {.name = "commit_interval", .type = TR_F_DURATION, .def = "5s", .min = 10 * MS, .max = 600 * S, .offset = F(engine, commit_interval_ns), .help = "How often a sink's position is recorded; what lies behind it is applied again after a crash."},
     {.name = "drain_timeout", .type = TR_F_DURATION, .def = "25s", .min = S, .max = 3600 * S, .offset = F(engine, drain_timeout_ns), .help = "How long a stop may take before unwritten batches are abandoned (and replayed at the next start)."},
     {.name = "stalled_fail_after", .type = TR_F_DURATION, .def = "120s", .min = S, .max = 86400 * S, .offset = F(engine, stalled_fail_after_ns), .help = "A pipeline whose position is stuck behind a failed batch this long is restarted."},
-    {.name = "heartbeat", .type = TR_F_DURATION, .def = "10s", .min = 100 * MS, .max = 3600 * S, .offset = F(engine, heartbeat_ns), .help = "How often the heartbeat row is written at the source."},
+    {.name = "heartbeat", .type = TR_F_DURATION, .def = "10s", .min = 100 * MS, .max = 3600 * S, .offset = F(engine, heartbeat_ns), .help = "How often a heartbeat is written at the source."},
     {.name = "max_inflight", .type = TR_F_SIZE, .def = "64MiB", .min = MIB, .max = 64 * GIB, .offset = F(engine, max_inflight), .help = "Memory for changes between the source and the change log."},
 };
 

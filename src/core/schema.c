@@ -141,6 +141,7 @@ int tr_schema_new(const struct tr_schema_def *d, struct tr_schema **ret, struct 
     s->columns = cols;
     s->key = key;
     s->full_identity = d->full_identity;
+    s->source_id = d->source_id;
     for (uint32_t i = 0; i < d->n_columns; i++) {
         const struct tr_column *c = &d->columns[i];
         cols[i] = *c;

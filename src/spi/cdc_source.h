@@ -10,7 +10,7 @@
  *                 has a deadline (monotonic ns) that binds. RETRY: the connection is gone (the next call reconnects); whatever was
  *                 held (a chunk, a fence) is lost, and the caller is told by `generation`, which grows with each connection.
  *
- * Schemas given by the stream and by describe() carry table_id 0 and version 0: capture numbers them. Both must yield
+ * Schemas given by the stream and by describe() carry table_id 0 and version 0: capture numbers them. Those of the stream carry source_id. Both must yield
  * the same fingerprint for the same table at the same moment.
  *
  * Values are text under the pinned settings of both, so that snapshot and stream store identical bytes.
@@ -68,6 +68,14 @@ struct tr_cdc_table {
     uint64_t rows_estimate, bytes_estimate;
     uint64_t storage_fingerprint; /* over its own and its partitions' relfilenodes and membership: changes when rows may have
                                      appeared or gone without being streamed */
+    uint32_t source_id;           /* the table's own number, which it keeps when it is renamed: that of the stream's definitions of it */
+};
+
+/* How a heartbeat was sent: as a row of the heartbeat table or, for the reason given, as a transactional message, of which the stream makes
+ * the same change of that table. cure: what would make the row possible. */
+struct tr_cdc_beat {
+    bool message;
+    char why[256], cure[512];
 };
 
 /* One row of a chunk or of fetch. Borrowed until the session's next call. */
@@ -86,7 +94,7 @@ struct tr_cdc_ops {
 
     void (*close)(struct tr_cdc *c);
     const char *(*slot_name)(const struct tr_cdc *c);
-    void (*heartbeat_table)(const struct tr_cdc *c, const char **ret_ns, const char **ret_name); /* the table that heartbeat() writes */
+    void (*heartbeat_table)(const struct tr_cdc *c, const char **ret_ns, const char **ret_name); /* the table that heartbeat() writes, or seems to */
 };
 
 struct tr_cdc {
@@ -99,7 +107,7 @@ struct tr_cdc_session_ops {
     int (*tables)(struct tr_cdc_session *s, int64_t deadline_ns, void (*cb)(void *arg, const struct tr_cdc_table *t), void *arg, struct tr_err *err);
     int (*describe)(struct tr_cdc_session *s, const char *ns, const char *name, int64_t deadline_ns, struct tr_schema **ret, struct tr_err *err);
 
-    /* Publication: holds exactly the selected tables (and the heartbeat table) afterwards; *ret_changed says whether it had to change. */
+    /* Publication: holds exactly the selected tables (and the heartbeat table, if heartbeats are rows) afterwards; *ret_changed says whether it had to change. */
     int (*publish)(struct tr_cdc_session *s, int64_t deadline_ns, bool *ret_changed, struct tr_err *err);
     int (*slot_create)(struct tr_cdc_session *s, int64_t deadline_ns, uint64_t *ret_lsn, struct tr_err *err);
     int (*slot_drop)(struct tr_cdc_session *s, int64_t deadline_ns, struct tr_err *err);
@@ -130,8 +138,8 @@ struct tr_cdc_session_ops {
     int (*fetch)(struct tr_cdc_session *s, const struct tr_schema *t, struct tr_slice key, uint64_t xid, int64_t deadline_ns,
                  struct tr_cdc_row *ret, uint64_t *ret_h, bool *ret_needs_flush, struct tr_err *err);
 
-    /* Writes the heartbeat row (or a transactional message where no table may be written), synchronous_commit=local. */
-    int (*heartbeat)(struct tr_cdc_session *s, int64_t now_us, int64_t deadline_ns, struct tr_err *err);
+    /* Writes the heartbeat row (or a transactional message where no table may be written or published), synchronous_commit=local. */
+    int (*heartbeat)(struct tr_cdc_session *s, int64_t now_us, int64_t deadline_ns, struct tr_cdc_beat *ret, struct tr_err *err);
 
     void (*interrupt)(struct tr_cdc_session *s); /* any thread: the call under way returns RETRY soon */
     void (*free)(struct tr_cdc_session *s);

@@ -21,7 +21,7 @@ static const struct tr_field fields[] = {
      .help = "Publication; made and kept in step with `tables` by tailrace unless somebody else made it."},
     {.name = "create", .type = TR_F_BOOL, .def = "true", .offset = F(create), .help = "Whether tailrace may create the publication."},
     {.name = "heartbeat_schema", .type = TR_F_STRING, .def = "tailrace", .offset = F(heartbeat_schema),
-     .help = "Schema of the one-row table `heartbeat` from which end-to-end lag is measured."},
+     .help = "Schema of the one-row table `heartbeat` from which end-to-end lag is measured; messages take its place where it may not be written."},
     {.name = "wal_sender_timeout", .type = TR_F_DURATION, .def = "10s", .min = 1000000000, .max = INT64_C(600000000000), .offset = F(wal_sender_timeout_ns),
      .help = "How long the server waits for feedback; also the longest that a stopped tailrace can hold up a fast shutdown of the server."},
     {.name = "stream_memory", .type = TR_F_SIZE, .def = "64MiB", .min = 1 << 20, .max = INT64_C(1) << 40, .offset = F(stream_memory),

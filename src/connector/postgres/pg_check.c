@@ -9,7 +9,7 @@
 
 #include "check.h"
 #include "clock.h"
-#include "pg_session.h"
+#include "pg_beat.h"
 #include "text.h"
 
 struct doctor {
@@ -93,7 +93,7 @@ static int check_server(struct doctor *d)
     else
         say(d, TR_FINDING_OK, "replication_role", user, "user %s may replicate", user);
     if (!tr_pg_bool(r, 0, 9) && d->s->o->create)
-        say(d, TR_FINDING_WARN, "create_privilege", user, "user %s may not create schemas or publications in this database => GRANT CREATE ON DATABASE ... TO \"%s\", or create the publication and the heartbeat table by hand", user, user);
+        say(d, TR_FINDING_WARN, "create_privilege", user, "user %s may not create schemas or publications in this database => GRANT CREATE ON DATABASE ... TO \"%s\", or create the publication by hand", user, user);
     if (!strcmp(tr_pg_val(r, 0, 6), "-1"))
         say(d, TR_FINDING_NOTE, "max_slot_wal_keep_size", "server", "WAL kept for a slot is unbounded: while tailrace is down the server's disk fills => set max_slot_wal_keep_size, and alarm on tailrace's headroom");
     int64_t skew = strtoll(tr_pg_val(r, 0, 10), NULL, 10) - (t0 + t1) / 2;
@@ -102,6 +102,31 @@ static int check_server(struct doctor *d)
     else
         say(d, TR_FINDING_OK, "clock", "server", "clocks agree to %" PRId64 " ms", (int64_t)llabs(skew) / 1000);
     PQclear(r);
+    return TR_OK;
+}
+
+static int check_heartbeat(struct doctor *d)
+{
+    const char *ns = d->s->o->heartbeat_schema;
+    char name[160];
+    snprintf(name, sizeof name, "%s.%s", ns, TR_PG_HEARTBEAT_TABLE);
+    struct tr_cdc_beat beat = {0};
+    struct tr_err err;
+    bool makes = false;
+    int rc = tr_pg_beat_way(d->s, d->deadline_ns, &beat, &makes, &err);
+    if (rc < 0 && !(rc == TR_REJECT && beat.message)) {
+        if (d->err)
+            *d->err = err;
+        return rc;
+    }
+    if (makes)
+        say(d, TR_FINDING_OK, "heartbeat", name, "the heartbeat is a row of %s, which will be made at the first start", name);
+    else if (rc == TR_REJECT)
+        say(d, TR_FINDING_ERROR, "heartbeat", name, "no heartbeat can be sent: %s, and this server does not send the message that could take its place => %s", beat.why, beat.cure);
+    else if (beat.message)
+        say(d, TR_FINDING_NOTE, "heartbeat", name, "the heartbeat is a transactional message, for %s; to have a row => %s", beat.why, beat.cure);
+    else
+        say(d, TR_FINDING_OK, "heartbeat", name, "the heartbeat is a row of %s", name);
     return TR_OK;
 }
 
@@ -199,6 +224,8 @@ int tr_pg_check(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(void 
 {
     struct doctor d = {.s = tr_pg_session_of(cs), .deadline_ns = deadline_ns, .cb = cb, .arg = arg, .err = err};
     int rc = check_server(&d);
+    if (rc >= 0)
+        rc = check_heartbeat(&d);
     if (rc >= 0)
         rc = check_slot(&d);
     if (rc >= 0)

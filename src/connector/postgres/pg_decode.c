@@ -9,6 +9,7 @@
  */
 #include "alloc.h"
 #include "check.h"
+#include "pg_beat.h"
 #include "pg_stream_internal.h"
 
 int tr_pg_decode_release_output(struct pg_stream *s)
@@ -53,6 +54,13 @@ void tr_pg_decode_reset(struct pg_stream *s)
 static int nomem(struct tr_err *err)
 {
     return tr_err_set(err, TR_FATAL, TR_DOM_SOURCE, "no memory while decoding the replication stream");
+}
+
+static int undecodable(struct tr_err *err)
+{
+    if (err)
+        err->rc = TR_FATAL; /* a row change is never skipped */
+    return TR_FATAL;
 }
 
 /* Room for one more payload with its change. */
@@ -198,6 +206,24 @@ static int truncate_(struct pg_stream *s, const struct tr_pg_msg *m, struct tr_e
     return TR_OK;
 }
 
+/* A heartbeat that came as a message becomes the change that its row would have been. (A streamed message does not say that the savepoint which
+ * sent it was rolled back; heartbeats are sent outside of any.) */
+static int message(struct pg_stream *s, const struct tr_pg_msg *m, struct tr_err *err)
+{
+    if (!s->in_tx || !tr_pg_beat_is(s->o, m) || !wanted(s))
+        return TR_OK;
+    struct tr_change *c = emit(s, TR_OP_INSERT, s->item.lsn, 0);
+    struct tr_slice *v = tr_arena_alloc(&s->arena, 2 * sizeof *v);
+    static const uint8_t present[2] = {TR_PRESENT, TR_PRESENT};
+    if (!c || !v)
+        return nomem(err);
+    v[0] = tr_slice_str(s->o->slot);
+    v[1] = m->u.message.content;
+    c->schema = s->beat;
+    c->after = (struct tr_row){.v = v, .state = present, .n = 2};
+    return TR_OK;
+}
+
 /* The catalog is asked at every Relation message, also one that says what the last one said: the server sends it when something about the
  * table changed, and the message itself cannot tell a column that was dropped and added again. */
 static int relation(struct pg_stream *s, const struct tr_pg_msg *m, struct tr_err *err)
@@ -232,12 +258,19 @@ static int relation(struct pg_stream *s, const struct tr_pg_msg *m, struct tr_er
     return TR_OK;
 }
 
-/* Inside Stream Start … Stop: goes into the holding buffer as it is. */
+/* Inside Stream Start … Stop: goes into the holding buffer as it is, but for other people's messages. */
 static int hold(struct pg_stream *s, struct tr_err *err)
 {
     struct tr_slice m = s->item.msg;
     if (m.n < 5)
         return tr_err_set(err, TR_FATAL, TR_DOM_SOURCE, "a streamed message of %zu bytes is cut off", m.n);
+    if (m.p[0] == 'M') {
+        struct tr_pg_msg d;
+        if (tr_pgoutput_decode(&s->dec, m, true, &d, err) < 0)
+            return undecodable(err);
+        if (!tr_pg_beat_is(s->o, &d))
+            return TR_OK;
+    }
     uint32_t subxid = (uint32_t)m.p[1] << 24 | (uint32_t)m.p[2] << 16 | (uint32_t)m.p[3] << 8 | m.p[4];
     return tr_pg_txbuf_add(&s->txbuf, s->stream_xid, subxid, s->item.lsn, m, err);
 }
@@ -249,11 +282,8 @@ static int work(struct pg_stream *s, struct tr_err *err)
     if (s->stream_xid && !s->replay && type != 'E' && type != 'A')
         return hold(s, err);
     int rc = tr_pgoutput_decode(&s->dec, s->item.msg, s->item.in_stream, &m, err);
-    if (rc < 0) {
-        if (err)
-            err->rc = TR_FATAL; /* a row change is never skipped */
-        return TR_FATAL;
-    }
+    if (rc < 0)
+        return undecodable(err);
     switch (m.type) {
     case 'B':
         return begin(s, m.u.begin.final_lsn, m.xid, m.u.begin.ts);
@@ -281,7 +311,9 @@ static int work(struct pg_stream *s, struct tr_err *err)
         return s->item.aborted ? TR_OK : row(s, &m, err);
     case 'T':
         return s->item.aborted ? TR_OK : truncate_(s, &m, err);
-    default: /* O Y M: nothing for us */
+    case 'M':
+        return s->item.aborted ? TR_OK : message(s, &m, err);
+    default: /* O Y: nothing for us */
         return TR_OK;
     }
 }
@@ -315,6 +347,7 @@ int tr_pg_decode_item(struct pg_stream *s, struct tr_err *err)
         return rc;
     if (s->n != before)
         return keep_mem(s, err);
+    s->bytes += s->item.msg.n; /* bounds a poll that yields nothing: feedback is due between polls */
     if (s->item_mem)
         PQfreemem(s->item_mem);
     s->item_mem = NULL;

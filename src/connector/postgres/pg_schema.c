@@ -168,6 +168,6 @@ int tr_pgschema_build(const PGresult *r, const struct tr_pg_msg *rel, const char
     }
     number_key(cols, (uint32_t)n, is_key, key_pos);
     struct tr_schema_def d = {
-        .ns = ns, .name = name, .no_key_reason = reason, .columns = cols, .n_columns = (uint32_t)n, .full_identity = identity == 'f'};
+        .ns = ns, .name = name, .no_key_reason = reason, .columns = cols, .n_columns = (uint32_t)n, .full_identity = identity == 'f', .source_id = rel ? rel->u.relation.oid : 0};
     return tr_schema_new(&d, ret, err);
 }

@@ -1,7 +1,7 @@
 /*
  * pg_session.c: the blocking side of a PostgreSQL source: identity, publication, slot, fences, positions, heartbeat.
  *
- * Publication. It holds exactly the selected tables plus the heartbeat table, and publishes through partition roots. One that we made
+ * Publication. It holds exactly the selected tables plus the heartbeat table (if heartbeats are rows: pg_beat.c), and publishes through partition roots. One that we made
  * carries our comment and is altered freely; a publication somebody else made is only checked: missing tables are an error naming
  * the statement that adds them.
  */
@@ -15,9 +15,8 @@
 #include "clock.h"
 #include "hash.h"
 #include "map.h"
+#include "pg_beat.h"
 #include "text.h"
-
-#define OUR_COMMENT "managed by tailrace"
 
 struct pg_session *tr_pg_session_of(struct tr_cdc_session *s)
 {
@@ -120,7 +119,7 @@ static const char sql_tables[] =
     "  8192::bigint * (SELECT coalesce(sum(greatest(k.relpages, 0)), 0) FROM pg_class h JOIN pg_class k ON k.oid IN (h.oid, h.reltoastrelid)"
     "       WHERE h.oid = c.oid OR (c.relkind = 'p' AND h.oid IN (SELECT relid FROM pg_partition_tree(c.oid)))),"
     "  c.oid || coalesce('=' || CASE c.relkind WHEN 'p' THEN (SELECT string_agg(t.relid::oid || ':' || coalesce(pg_relation_filenode(t.relid), 0), ',' ORDER BY t.relid::oid)"
-    "       FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END, '')"
+    "       FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END, ''), c.oid"
     " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
     " WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'"
     "   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') ORDER BY 1, 2";
@@ -140,7 +139,8 @@ static int tables(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(voi
             continue;
         struct tr_cdc_table t = {.published = tr_pg_bool(r, i, 3),
                                  .rows_estimate = strtoull(tr_pg_val(r, i, 4), NULL, 10),
-                                 .bytes_estimate = strtoull(tr_pg_val(r, i, 5), NULL, 10)};
+                                 .bytes_estimate = strtoull(tr_pg_val(r, i, 5), NULL, 10),
+                                 .source_id = (uint32_t)strtoul(tr_pg_val(r, i, 7), NULL, 10)};
         snprintf(t.ns, sizeof t.ns, "%s", tr_pg_val(r, i, 0));
         snprintf(t.name, sizeof t.name, "%s", tr_pg_val(r, i, 1));
         const char *tree = tr_pg_val(r, i, 6);
@@ -185,27 +185,7 @@ static int put_name(struct tr_buf *b, const char *ns, const char *name)
     return rc >= 0 ? tr_quote_ident(b, tr_slice_str(name)) : rc;
 }
 
-static int make_heartbeat(struct pg_session *s, int64_t deadline_ns, struct tr_err *err)
-{
-    struct tr_buf b;
-    tr_buf_init(&b);
-    const char *v[] = {s->o->heartbeat_schema, TR_PG_HEARTBEAT_TABLE};
-    char there[8] = "";
-    int rc = tr_pg_session_value(s, "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2", 2, v,
-                                 deadline_ns, there, sizeof there, err);
-    if (rc == 1) {
-        tr_buf_append_str(&b, "CREATE SCHEMA IF NOT EXISTS ");
-        tr_quote_ident(&b, tr_slice_str(s->o->heartbeat_schema));
-        tr_buf_append_str(&b, "; CREATE TABLE IF NOT EXISTS ");
-        put_name(&b, s->o->heartbeat_schema, TR_PG_HEARTBEAT_TABLE);
-        tr_buf_append_str(&b, " (slot text PRIMARY KEY, at_us bigint NOT NULL)");
-        rc = tr_pg_script(&s->conn, tr_buf_cstr(&b), deadline_ns, err);
-    }
-    tr_buf_done(&b);
-    return rc < 0 ? rc : TR_OK;
-}
-
-static int alter(struct pg_session *s, const PGresult *r, bool ours, int64_t deadline_ns, bool *ret_changed, struct tr_err *err)
+static int alter(struct pg_session *s, const PGresult *r, bool ours, bool without_beat, int64_t deadline_ns, bool *ret_changed, struct tr_err *err)
 {
     struct tr_buf add, drop;
     tr_buf_init(&add);
@@ -215,6 +195,8 @@ static int alter(struct pg_session *s, const PGresult *r, bool ours, int64_t dea
         const char *ns = tr_pg_val(r, i, 0), *name = tr_pg_val(r, i, 1);
         bool in = tr_pg_bool(r, i, 3), want = tr_pg_selected(s->o, ns, name);
         if (in == want || (in && !ours))
+            continue;
+        if (without_beat && !strcmp(ns, s->o->heartbeat_schema) && !strcmp(name, TR_PG_HEARTBEAT_TABLE))
             continue;
         struct tr_buf *b = want ? &add : &drop;
         rc = tr_buf_append_str(b, b->n ? ", " : "");
@@ -252,7 +234,7 @@ static int note_position(struct pg_session *s, int64_t deadline_ns, struct tr_er
     tr_buf_init(&q);
     tr_buf_append_str(&q, "COMMENT ON PUBLICATION ");
     tr_quote_ident(&q, tr_slice_str(s->o->publication));
-    tr_buf_printf(&q, " IS '" OUR_COMMENT ", made at %s'", lsn);
+    tr_buf_printf(&q, " IS '" TR_PG_OUR_COMMENT ", made at %s'", lsn);
     rc = tr_pg_script(&s->conn, tr_buf_cstr(&q), deadline_ns, err);
     tr_buf_done(&q);
     return rc;
@@ -262,10 +244,11 @@ static int publish_selected(struct pg_session *s, int64_t deadline_ns, bool *ret
 {
     *ret_changed = false;
     const char *v[] = {s->o->publication};
-    int rc = make_heartbeat(s, deadline_ns, err);
+    struct tr_cdc_beat beat;
+    int rc = tr_pg_beat_make(s, deadline_ns, &beat, err);
     PGresult *r = NULL;
     if (rc >= 0)
-        rc = tr_pg_exec(&s->conn, "SELECT puballtables, coalesce(starts_with(obj_description(oid, 'pg_publication'), '" OUR_COMMENT "'), false), pubviaroot,"
+        rc = tr_pg_exec(&s->conn, "SELECT puballtables, coalesce(starts_with(obj_description(oid, 'pg_publication'), '" TR_PG_OUR_COMMENT "'), false), pubviaroot,"
                                   " pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = $1", 1, v, deadline_ns, &r, err);
     if (rc < 0)
         return rc;
@@ -289,7 +272,7 @@ static int publish_selected(struct pg_session *s, int64_t deadline_ns, bool *ret
         tr_quote_ident(&q, tr_slice_str(s->o->publication));
         tr_buf_append_str(&q, " WITH (publish_via_partition_root = true); COMMENT ON PUBLICATION ");
         tr_quote_ident(&q, tr_slice_str(s->o->publication));
-        tr_buf_append_str(&q, " IS '" OUR_COMMENT "'");
+        tr_buf_append_str(&q, " IS '" TR_PG_OUR_COMMENT "'");
         rc = tr_pg_script(&s->conn, tr_buf_cstr(&q), deadline_ns, err);
         tr_buf_done(&q);
         *ret_changed = true;
@@ -301,7 +284,7 @@ static int publish_selected(struct pg_session *s, int64_t deadline_ns, bool *ret
     rc = tr_pg_exec(&s->conn, sql_tables, 1, v, deadline_ns, &r, err);
     if (rc < 0)
         return rc;
-    rc = alter(s, r, ours, deadline_ns, ret_changed, err);
+    rc = alter(s, r, ours, beat.message, deadline_ns, ret_changed, err);
     PQclear(r);
     return rc;
 }
@@ -345,7 +328,7 @@ static int slot_state(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_
         rc = tr_pg_exec(&s->conn,
                         "SELECT active, coalesce(active_pid, 0), confirmed_flush_lsn, restart_lsn, coalesce(wal_status, ''), safe_wal_size,"
                         " coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint,"
-                        " (SELECT substring(obj_description(p.oid, 'pg_publication') from '^" OUR_COMMENT ", made at ([0-9A-F]+/[0-9A-F]+)$') FROM pg_publication p WHERE p.pubname = $2)"
+                        " (SELECT substring(obj_description(p.oid, 'pg_publication') from '^" TR_PG_OUR_COMMENT ", made at ([0-9A-F]+/[0-9A-F]+)$') FROM pg_publication p WHERE p.pubname = $2)"
                         " FROM pg_replication_slots WHERE slot_name = $1 AND slot_type = 'logical'",
                         2, v, deadline_ns, &r, err);
     if (rc < 0)
@@ -424,34 +407,19 @@ static uint64_t generation(const struct tr_cdc_session *cs)
     return s->conn.pg ? s->generation : s->generation + 1; /* closed: whatever comes next is another connection */
 }
 
-static int heartbeat(struct tr_cdc_session *cs, int64_t now_us, int64_t deadline_ns, struct tr_err *err)
+static int heartbeat(struct tr_cdc_session *cs, int64_t now_us, int64_t deadline_ns, struct tr_cdc_beat *ret, struct tr_err *err)
 {
-    struct pg_session *s = tr_pg_session_of(cs);
-    int rc = tr_pg_session_ready(s, deadline_ns, err);
-    if (rc < 0)
-        return rc;
-    struct tr_buf q;
-    tr_buf_init(&q);
-    /* without synchronous_commit=local a missing standby would stop the pulse */
-    tr_buf_append_str(&q, "BEGIN; SET LOCAL synchronous_commit = local; INSERT INTO ");
-    put_name(&q, s->o->heartbeat_schema, TR_PG_HEARTBEAT_TABLE);
-    tr_buf_append_str(&q, " AS h VALUES (");
-    tr_quote_literal(&q, tr_slice_str(s->o->slot));
-    tr_buf_printf(&q, ", %lld) ON CONFLICT (slot) DO UPDATE SET at_us = excluded.at_us; COMMIT", (long long)now_us);
-    rc = tr_pg_script(&s->conn, tr_buf_cstr(&q), deadline_ns, err);
-    if (rc < 0 && s->conn.pg)
-        tr_pg_script(&s->conn, "ROLLBACK", deadline_ns, NULL);
-    tr_buf_done(&q);
-    return rc;
+    return tr_pg_beat_send(tr_pg_session_of(cs), now_us, deadline_ns, ret, err);
 }
 
-/* A published row, not just any WAL: what is not published reaches us only with the next keepalive. */
+/* A published row or a message that is asked for, not just any WAL: the rest reaches us only with the next keepalive. */
 static int nudge(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_err *err)
 {
-    return heartbeat(cs, tr_wall_us(), deadline_ns, err);
+    struct tr_cdc_beat beat;
+    return tr_pg_beat_send(tr_pg_session_of(cs), tr_wall_us(), deadline_ns, &beat, err);
 }
 
-/* The commit of a transaction that wrote something flushes all that was written before it. The message is for nobody: it is not decoded. */
+/* The commit of a transaction that wrote something flushes all that was written before it. The message is for nobody: no decoder knows its prefix. */
 static int flush(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_err *err)
 {
     struct pg_session *s = tr_pg_session_of(cs);

@@ -7,6 +7,8 @@
 #include "pg_schema.h"
 #include "pgconn.h"
 
+#define TR_PG_OUR_COMMENT "managed by tailrace" /* begins the comment on a publication that we made */
+
 struct pg_session {
     struct tr_cdc_session session;
     const struct tr_pg_source_options *o;

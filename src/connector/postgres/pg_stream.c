@@ -11,6 +11,10 @@
  * transaction does not hold it back: the server sends that one again, whole.
  *
  * Messages outside any transaction carry LSN 0/0 (Relation) and never count as progress.
+ *
+ * Logical messages are asked for always where the server can send them, though only heartbeats without a table need them: the way of the
+ * heartbeat may change without a new connection, and a transaction that is sent again has as many rows as before, which pg_decode.c
+ * counts on. The price is other people's messages on the wire; they are dropped as they come, also out of streamed transactions.
  */
 #include <poll.h>
 #include <stdio.h>
@@ -20,6 +24,7 @@
 #include "check.h"
 #include "clock.h"
 #include "cursor.h"
+#include "pg_beat.h"
 #include "pg_stream.h"
 #include "pg_stream_internal.h"
 #include "text.h"
@@ -157,7 +162,11 @@ static int slot_known(struct pg_stream *s, const PGresult *r, struct tr_err *err
     tr_quote_ident(&pub, tr_slice_str(s->o->publication));
     tr_quote_literal(&q, tr_buf_slice(&pub));
     tr_buf_done(&pub);
-    tr_buf_append_str(&q, s->dec.proto >= 2 ? ", streaming 'on')" : ")");
+    if (s->dec.proto >= 2)
+        tr_buf_append_str(&q, ", streaming 'on'");
+    if (v >= TR_PG_MESSAGES_SINCE)
+        tr_buf_append_str(&q, ", messages 'true'");
+    tr_buf_append_str(&q, ")");
     int rc = send_query(s, tr_buf_cstr(&q), PG_STARTING, err);
     tr_buf_done(&q);
     return rc;
@@ -276,7 +285,7 @@ static int side_answer(struct pg_stream *s, struct tr_err *err)
         if (rc == TR_OK)
             rc = tr_pgschema_build(r, &m, m.u.relation.ns, m.u.relation.name, &s->described, err);
         if (rc == 1) { /* a table without columns: the catalog has nothing to add */
-            struct tr_schema_def d = {.ns = m.u.relation.ns, .name = m.u.relation.name, .no_key_reason = "it has no columns"};
+            struct tr_schema_def d = {.ns = m.u.relation.ns, .name = m.u.relation.name, .no_key_reason = "it has no columns", .source_id = m.u.relation.oid};
             rc = tr_schema_new(&d, &s->described, err);
         }
         if (rc < 0)
@@ -485,8 +494,8 @@ static int poll_locked(struct pg_stream *s, uint32_t max, struct tr_payloads *re
             return rc;
         s->retry_at_ns = tr_now_ns() + BACKOFF_MIN;
     }
-    if (s->n == 0 && s->pos == s->reported)
-        return TR_AGAIN;
+    if (s->n == 0 && s->pos == s->reported && rc == TR_AGAIN)
+        return TR_AGAIN; /* otherwise what came had nothing for us, and there is more of it, perhaps in libpq's own buffer */
     s->reported = s->pos;
     *ret = (struct tr_payloads){.v = s->v, .n = s->n, .lane = s->lane.id, .upto = (int64_t)s->pos};
     return TR_OK;
@@ -629,6 +638,7 @@ static void source_close(struct tr_source *src, int64_t deadline_ns)
         tr_free(r);
     }
     tr_u64map_done(&s->rels);
+    tr_schema_unref(s->beat);
     tr_arena_done(&s->arena);
     tr_buf_done(&s->item_buf);
     tr_free(s->v);
@@ -645,6 +655,11 @@ int tr_pg_stream_new(const struct tr_pg_source_options *o, const struct tr_compo
     struct pg_stream *s = tr_calloc(1, sizeof *s);
     if (!s)
         return tr_err_set(err, TR_NOMEM, TR_DOM_SOURCE, "no memory for the replication stream");
+    int rc = tr_pg_beat_schema(o, &s->beat, err);
+    if (rc < 0) {
+        tr_free(s);
+        return rc;
+    }
     s->source.ops = &source_ops;
     s->lane = (struct tr_lane){.ops = &lane_ops, .id = 0, .epoch = 1};
     s->o = o;

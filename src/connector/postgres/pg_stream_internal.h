@@ -61,6 +61,7 @@ struct pg_stream {
 
     struct tr_pgoutput dec;
     struct tr_u64map rels;        /* oid → struct pg_rel * */
+    struct tr_schema *beat;       /* definition of the heartbeat table, for messages that take its row's place */
     struct tr_pg_txbuf txbuf;
     struct tr_pg_tx *replay;      /* a streamed transaction being delivered after its commit */
     uint32_t stream_xid;          /* between Stream Start and Stream Stop */
