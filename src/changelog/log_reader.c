@@ -122,6 +122,12 @@ static void leave(struct reader *r)
     r->file = tr_file_close(r->file);
 }
 
+/* The first offset that retention has left. Held; there is always a segment. */
+static uint64_t oldest_of(const struct tr_logpart *p)
+{
+    return p->segs[p->segs[0]->removed && p->n > 1 ? 1 : 0]->base;
+}
+
 /* Up to where frames of seg may be read. Held. */
 static uint64_t limit_of(const struct tr_logpart *p, const struct tr_logseg *seg)
 {
@@ -196,7 +202,7 @@ static int enter(struct reader *r, const struct place *at, struct tr_err *err)
         struct tr_logpart *p = r->p;
         tr_mutex_lock(&p->lock);
         bool removed = r->seg->removed;
-        uint64_t oldest = p->segs[p->segs[0]->removed && p->n > 1 ? 1 : 0]->base;
+        uint64_t oldest = oldest_of(p);
         tr_mutex_unlock(&p->lock);
         if (removed)
             return gone(r, r->r.next, oldest, err);
@@ -283,14 +289,17 @@ static int stand_at(struct reader *r, uint64_t offset, struct tr_err *err)
 
 /* ---- the interface ---- */
 
-/* Looks at the log once. 1: what stands before the limit can be read. */
+/* Looks at the log once. 1: the segment it stands in was removed, and it had come to its end: the next one it is. */
 static int refresh(struct reader *r, struct tr_err *err)
 {
     struct tr_logpart *p = r->p;
     int rc = TR_OK;
     tr_mutex_lock(&p->lock);
-    if (p->n && (r->r.next < p->segs[0]->base || (r->seg && r->seg->removed))) {
-        rc = gone(r, r->r.next, p->segs[0]->removed && p->n > 1 ? p->segs[1]->base : p->segs[0]->base, err);
+    uint64_t oldest = p->n ? oldest_of(p) : 0;
+    if (r->r.next < oldest) {
+        rc = gone(r, r->r.next, oldest, err);
+    } else if (r->seg && r->seg->removed) {
+        rc = 1;
     } else if (r->seg) {
         r->scan.limit = limit_of(p, r->seg);
         r->end = r->seg->end;
@@ -370,8 +379,8 @@ static int reader_poll(struct tr_log_reader *lr, struct tr_frame *v, size_t max,
         max = INT32_MAX;
     for (;;) {
         int rc = r->seg ? TR_OK : stand_at(r, r->r.next, err);
-        if (rc == TR_OK)
-            rc = refresh(r, err);
+        while (rc == TR_OK && (rc = refresh(r, err)) == 1)
+            rc = stand_at(r, r->r.next, err);
         if (rc < 0)
             return rc;
         rc = read_some(r, v, max, err);
