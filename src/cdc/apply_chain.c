@@ -32,6 +32,7 @@ struct apply_chain {
     uint64_t main_next;        /* next offset of the main lane, at a transaction end */
     bool tx_open, tx_rows;
     struct ap_table *joining;
+    uint32_t n_catchups;       /* tables that have one */
     struct ap_table *last;     /* table of the frame before */
 };
 
@@ -70,6 +71,7 @@ static void end_catchup(struct apply_chain *h, struct ap_table *t)
     t->catchup->finished = t->catchup->released = true; /* the controller may free it now */
     t->catchup = NULL;
     tr_mutex_unlock(&h->ap->lock);
+    h->n_catchups--;
     tr_apply_pin(h->ap, t, UINT64_MAX, NULL);
 }
 
@@ -102,6 +104,7 @@ static int catch_up(struct apply_chain *h, struct ap_table *t, uint8_t state, st
     end_catchup(h, t);
     set_state(h, t, state);
     int rc = tr_apply_catchup_new(h->ap, t, &t->catchup, err);
+    h->n_catchups += rc >= 0;
     if (rc == TR_FATAL) { /* below retention */
         tr_mutex_lock(&h->ap->lock);
         snprintf(t->rec.reason, sizeof t->rec.reason, "the log no longer holds what this table needs; a new snapshot was asked for");
@@ -489,7 +492,7 @@ static int main_frame(struct apply_chain *h, const struct tr_payloads *in, const
     int rc = TR_OK;
     if (!h->tx_open) {
         bool hold = false;
-        if (h->joining || h->ap->catchups || atomic_exchange_explicit(&h->ap->poked, false, memory_order_relaxed)) {
+        if (h->joining || h->n_catchups || atomic_exchange_explicit(&h->ap->poked, false, memory_order_relaxed)) {
             rc = look_around(h, &hold, err);
             if (rc < 0)
                 return rc;
