@@ -53,6 +53,7 @@ void tr_apply_table_mode_load(struct tr_apply_run *ap, struct ap_table *t, const
     tr_mutex_lock(&ap->lock);
     snprintf(t->name, sizeof t->name, "%s.%s", s->ns, s->name);
     t->changelog = m.changelog;
+    t->dirty |= m.changelog; /* known to the store, so that what it misses while the sink is away can be told */
     t->no_key = !m.mirror || !s->n_key;
     tr_mutex_unlock(&ap->lock);
 }
