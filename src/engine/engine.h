@@ -62,7 +62,6 @@ struct tr_msg {
     uint32_t rows, part;   /* part: of the batch it is in */
     uint8_t flags;
     bool dependent;        /* some row is MOVED or has an unchanged column */
-    uint64_t generation;   /* tr_sink_rt.generation as its terminal knew it when the chunk was begun */
     struct tr_ackset acks;
     uint32_t n_spans, cap_spans;
     struct tr_span *spans; /* inline_span until it grows */

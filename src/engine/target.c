@@ -119,7 +119,7 @@ bool tr_sink_refused(struct tr_sink_rt *k, const struct tr_ebatch *b, struct tr_
     TR_LIST_EACH (n, &b->items) {
         const struct tr_msg *m = tr_container_of(tr_container_of(n, struct tr_batcher_item, node), struct tr_msg, it);
         const struct tr_refusal *r = refusal_of(k, m->target->table_id, (uint32_t)m->target->variant);
-        if (!found && r && m->generation < r->below) {
+        if (!found && r && m->it.binding < r->below) {
             found = true;
             *ret = r->err;
             ret->code = m->part;

@@ -119,6 +119,16 @@ static int plan_bind(struct tr_sqlsink *s, const struct tr_want *w, const struct
     return rc;
 }
 
+static struct tr_sqltarget *known_target(const struct tr_sqlsink *s, const struct tr_schema *sc, enum tr_target_variant v)
+{
+    TR_LIST_EACH (n, &s->targets) {
+        struct tr_sqltarget *t = tr_container_of(n, struct tr_sqltarget, link);
+        if (t->target.table_id == sc->table_id && t->target.schema_version == sc->version && t->target.variant == v && t->schema->fingerprint == sc->fingerprint)
+            return t;
+    }
+    return NULL;
+}
+
 static int new_target(struct tr_sqlsink *s, const struct tr_schema *sc, enum tr_target_variant v, const struct place *p, struct tr_target **ret, struct tr_err *err)
 {
     struct tr_sqltarget *t = tr_calloc(1, sizeof *t);
@@ -161,7 +171,12 @@ int tr_sqlsink_bind(struct tr_sink *ts, const struct tr_schema *sc, enum tr_targ
     tr_plan_done(&plan);
     tr_table_desc_done(&have);
     tr_want_done(&w);
-    return rc < 0 ? rc : new_target(s, sc, v, &p, ret, err);
+    if (rc < 0)
+        return rc;
+    struct tr_sqltarget *t = known_target(s, sc, v);
+    if (t)
+        *ret = &t->target;
+    return t ? TR_OK : new_target(s, sc, v, &p, ret, err);
 }
 
 /* ---- swap ---- */
