@@ -19,14 +19,28 @@ static struct tr_sqlsink *of(struct tr_sink *s)
     return tr_container_of(s, struct tr_sqlsink, sink);
 }
 
+/* With a suffix, before it is shortened: so that a mirror and what stands beside it keep different names. */
+static void name_of(const char *one_ns, const char *ns, const char *name, const char *suffix, char out[TR_SQL_NAME_MAX + 1])
+{
+    char base[2 * TR_SQL_NAME_MAX + 4];
+    bool prefixed = one_ns && strcmp(ns, "public") != 0;
+    snprintf(base, sizeof base, "%s%s%s", prefixed ? ns : "", prefixed ? "__" : "", name);
+    tr_sql_derived(base, suffix, out);
+}
+
+void tr_sqlsink_name(const char *one_ns, const char *ns, const char *name, char out[TR_SQL_NAME_MAX + 1])
+{
+    name_of(one_ns, ns, name, "", out);
+}
+
 static struct place place_of(const struct tr_sqlsink *s, const struct tr_schema *sc, enum tr_target_variant v)
 {
     struct place p;
-    char base[2 * TR_SQL_NAME_MAX + 4];
-    bool prefixed = s->ns && strcmp(sc->ns, "public") != 0;
-    snprintf(base, sizeof base, "%s%s%s", prefixed ? sc->ns : "", prefixed ? "__" : "", sc->name);
     snprintf(p.ns, sizeof p.ns, "%s", v == TR_TARGET_META ? s->meta_ns : s->ns ? s->ns : sc->ns);
-    tr_sql_derived(v == TR_TARGET_META ? "_tailrace_heartbeat" : base, v == TR_TARGET_SHADOW ? "__tr_build" : v == TR_TARGET_CHANGELOG ? "_changelog" : "", p.name);
+    if (v == TR_TARGET_META)
+        snprintf(p.name, sizeof p.name, "_tailrace_heartbeat");
+    else
+        name_of(s->ns, sc->ns, sc->name, v == TR_TARGET_SHADOW ? "__tr_build" : v == TR_TARGET_CHANGELOG ? "_changelog" : "", p.name);
     snprintf(p.said, sizeof p.said, "%s%s%s", p.ns, *p.ns ? "." : "", p.name);
     return p;
 }
