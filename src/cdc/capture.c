@@ -218,8 +218,10 @@ static int open_run(struct tr_capture_run *r, struct tr_err *err)
         rc = tr_log_tail(c->log, 0, &c->tail, err);
     if (rc >= 0)
         rc = c->cdc->ops->session_new(c->cdc, TR_CDC_PRIMARY, &r->session, err);
-    if (rc >= 0)
-        rc = agree(r, err);
+    if (rc >= 0) {
+        rc = r->cfg.opening(r->cfg.arg, r->session) ? agree(r, err) : tr_err_set(err, TR_RETRY, TR_DOM_CDC, "capture is being stopped");
+        r->cfg.opening(r->cfg.arg, NULL);
+    }
     if (rc < 0)
         return rc;
     atomic_store(&c->stream_pos, 0);

@@ -23,6 +23,9 @@ struct tr_capture_config {
     struct tr_pipeline_tuning pipeline;
     struct tr_sink_tuning sink;
     bool (*has_changelog)(void *arg, const char *ns, const char *name); /* does any sink keep a changelog of it? For what is said of a table without a key */
+    /* The session that an open works with, and NULL when it is through: for whoever wants to stop meanwhile to interrupt (making a slot waits for
+     * all open transactions of the server). False: do not begin. */
+    bool (*opening)(void *arg, struct tr_cdc_session *s);
     void *arg;
 };
 

@@ -127,6 +127,15 @@ static bool kept_by_a_changelog(void *arg, const char *ns, const char *name)
     return changelog;
 }
 
+static bool note_opening(void *arg, struct tr_cdc_session *session)
+{
+    struct tr_service *s = arg;
+    tr_mutex_lock(&s->lock);
+    s->units[0].opening = session;
+    tr_mutex_unlock(&s->lock);
+    return !stopping(s);
+}
+
 /* What fits into the budget may be one row: nothing else bounds it but the 32-bit lengths of the row image. */
 static uint64_t largest_row(uint64_t max_inflight)
 {
@@ -182,6 +191,7 @@ static int open_unit(struct unit *u, struct tr_err *err)
                                                .chunk_rows_max = c->chunk_rows_max,
                                                .tables_max = c->snapshot_tables_max},
                                   .has_changelog = kept_by_a_changelog,
+                                  .opening = note_opening,
                                   .arg = s,
                                   .pipeline = p};
     tr_sink_tuning_default(&k.sink);
@@ -581,6 +591,8 @@ void tr_service_stop(struct tr_service *s)
         s->stopping_us = tr_wall_us();
     atomic_store(&s->stop, true);
     tr_cond_broadcast(&s->cond);
+    if (s->units[0].opening)
+        s->units[0].opening->ops->interrupt(s->units[0].opening);
     tr_mutex_unlock(&s->lock);
 }
 

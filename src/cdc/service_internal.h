@@ -23,6 +23,7 @@ struct unit {
     enum unit_state state;
     struct tr_err err;
     int64_t since_us;
+    struct tr_cdc_session *opening; /* of the capture that is being opened */
     struct tr_capture_run *capture;
     struct tr_apply_run *apply;
     struct tr_apply_lag lag;

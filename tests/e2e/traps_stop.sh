@@ -49,3 +49,19 @@ tr_pg_restart src
 tt_live public.t
 tt_equal public.t
 tt_stop
+tr_step 'SIGTERM while a slot is being made, which waits for a transaction that is open'
+tr_psql src -q -c "select pg_drop_replication_slot('tailrace')" >/dev/null
+tt_open held
+tt_do held "begin; insert into t values (-1, 'open')"
+slots=$(grep -c 'making the replication slot' "$TR_TMP/tailrace.log")
+tt_run
+tr_wait_until 20 "[ \$(grep -c 'making the replication slot' '$TR_TMP/tailrace.log') -gt $slots ]" || tr_fail 'no slot was made'
+sleep 1
+began=$SECONDS
+tt_stop
+[ $((SECONDS - began)) -le 5 ] || tr_fail "stopping took $((SECONDS - began)) s"
+tt_do held 'commit'
+tt_run
+tt_live public.t
+tt_equal public.t
+tt_stop
