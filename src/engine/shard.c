@@ -166,7 +166,7 @@ static void on_result(struct tr_shard *s, const struct tr_result *r, int64_t now
         b->err = err;
     if (r->rc >= 0)
         tr_pl_well(p, &s->trouble);
-    else
+    else if (r->rc != TR_REJECT) /* a refused part is its table's trouble, and says nothing of the sink */
         tr_pl_trouble(p, &s->trouble, &err, s->sink->name);
     tr_dispatcher_on_result(&s->disp, ticket, r->rc, err.blame, err.retry_after_ms, now_ns);
     if (r->resync) /* even if the ticket is history: what was handed over behind it was dropped */
