@@ -5,7 +5,7 @@
  *   version    max(previous + 1, epoch << 56 | commit LSN), in commit order; a key update takes two, TRUNCATE and SNAPSHOT_BEGIN one
  *   drop       a transaction at or below the log's own last COMMIT was resent after a restart: the log holds it, whole
  *   identity of the table  changes go by name; where the name stands for another table than the coordinator knows, the tables concerned are
- *              to be snapshotted anew (note_strays in snapshot.c)
+ *              to be snapshotted anew (tr_snap_note_strays)
  *   between    frames of the snapshot lane enter only while no source transaction is open (NOT_READY until then)
  *
  * A new schema is registered (control store) by a thread of its own; until its answer the chain says NOT_READY at that payload.

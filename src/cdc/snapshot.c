@@ -574,26 +574,43 @@ static void set_identity(struct tr_snapshot *s, struct tr_cap_table *t, uint32_t
     atomic_fetch_add(&c->identities, 1);
 }
 
+static void note_failed(struct tr_snapshot *s, struct tr_cap_table *t, const struct tr_err *err)
+{
+    /* Strayed anew while it was being saved: capture has counted it a second time. */
+    if (atomic_exchange(&t->strayed, true))
+        atomic_fetch_sub(&s->cap->strays, 1);
+    char name[140];
+    snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
+    if (tr_oslog_begins(&s->note_trouble, err))
+        tr_oslog_err(TR_OSLOG_WARN, "snapshot", TR_OSLOG_F({"strayed", name}), err);
+}
+
 /* Tables that capture met under another name, or others under theirs. A fingerprint that no table has is recorded, so that the next look at
  * the tables takes a new snapshot, also after a crash. Before a BEGIN there is nothing to mend: what strayed before it is read. */
-static void note_strays(struct tr_snapshot *s)
+void tr_snap_note_strays(struct tr_snapshot *s)
 {
+    bool failed = false;
     for (struct tr_cap_table *t = atomic_load(&s->cap->strays) ? s->cap->tables : NULL; t; t = t->next) {
         if (!atomic_exchange(&t->strayed, false))
             continue;
         if (t->ctl.state == TR_TABLE_LIVE || (under_way(t) && t->snap->phase >= SNAP_BEGIN)) {
+            struct tr_err err = {0};
             uint64_t was = t->ctl.storage_fingerprint;
             TR_FAILPOINT("snapshot.before_note");
             t->ctl.storage_fingerprint &= ~(uint64_t)UINT32_MAX;
-            if (tr_snap_save(s, t, NULL) < 0) {
+            if (tr_snap_save(s, t, &err) < 0) {
                 t->ctl.storage_fingerprint = was;
-                atomic_store(&t->strayed, true);
+                note_failed(s, t, &err);
+                failed = true;
                 continue;
             }
             tr_snap_log(TR_OSLOG_WARN, t, "its changes came under another name, or another table's under this one: unless the next look at the tables finds it gone, a new snapshot is taken");
         }
         atomic_fetch_sub(&s->cap->strays, 1);
     }
+    char lasted[TR_OSLOG_LASTED_CHARS];
+    if (!failed && tr_oslog_ends(&s->note_trouble, lasted))
+        tr_oslog_write(TR_OSLOG_INFO, "snapshot", "noting tables that came under another name works again after %s", lasted);
 }
 
 static void step_table(struct tr_snapshot *s, struct tr_cap_table *t)
@@ -839,7 +856,7 @@ static void coordinate(void *arg)
         if (waiting_for)
             waits(s, waiting_for, waiting);
         take_requests(s);
-        note_strays(s);
+        tr_snap_note_strays(s);
         refresh_tables(s);
         start_new_tables(s);
         for (struct tr_cap_table *t = s->cap->tables; t && !tr_snapshot_stopping(s); t = t->next)

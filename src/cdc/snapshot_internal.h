@@ -85,7 +85,7 @@ struct tr_snapshot {
     struct tr_cdc_session *session;          /* coordinator's, primary */
     struct tr_cdc_session **worker_sessions; /* for interrupting: [2 * i] primary, [2 * i + 1] replica or NULL */
     int64_t tables_at_ns;
-    struct tr_oslog_episode trouble; /* the coordinator's: with looking for tables */
+    struct tr_oslog_episode trouble, note_trouble; /* the coordinator's: with looking for tables, with noting those that strayed */
 };
 
 struct snap_worker {
@@ -103,6 +103,7 @@ struct snap_chunk *tr_snap_add_chunk(struct tr_snap *p, struct tr_slice lo, stru
 int tr_snap_pin(struct tr_snapshot *s, struct tr_cap_table *t, uint64_t offset, struct tr_err *err);
 int tr_snap_save(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_err *err);
 void tr_snap_log(enum tr_oslog_level level, const struct tr_cap_table *t, const char *text);
+void tr_snap_note_strays(struct tr_snapshot *s);
 
 void tr_snapshot_worker_run(void *arg); /* struct snap_worker * */
 bool tr_snapshot_stopping(struct tr_snapshot *s);
