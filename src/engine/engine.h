@@ -10,7 +10,7 @@
  * down fails them. The last reference posts the ack to the controller.
  *
  * Locks, none held while another is taken: tr_pipeline.lock (troubles, failure), tr_worker.lock (its inbox), tr_shard.lock
- * (jobs, results), tr_sink_rt.lock (targets). Everything else is owned by one thread, as the comments say, or atomic.
+ * (jobs, results), tr_sink_rt.lock (targets, refusals). Everything else is owned by one thread, as the comments say, or atomic.
  */
 #ifndef TR_ENGINE_H
 #define TR_ENGINE_H
@@ -28,6 +28,7 @@
 #include "oslog.h"
 #include "pipeline.h"
 #include "pqueue.h"
+#include "refusal.h"
 #include "thread.h"
 
 enum {
@@ -62,7 +63,7 @@ struct tr_msg {
     uint32_t rows, part;   /* part: of the batch it is in */
     uint8_t flags;
     bool dependent;        /* some row is MOVED or has an unchanged column */
-    uint64_t generation;   /* tr_sink_rt.generation as its terminal knew it when the chunk was begun */
+    struct tr_generation *generation; /* its terminal's when the chunk was begun; NULL: a mark */
     struct tr_ackset acks;
     uint32_t n_spans, cap_spans;
     struct tr_span *spans; /* inline_span until it grows */
@@ -116,14 +117,6 @@ struct tr_target_ent { /* under tr_sink_rt.lock; lives until the pipeline is fre
     struct tr_err err;
 };
 
-/* A table that has refused a part. What was put for it before its chain let go of it (tr_out_unbind) is refused as well, tried or not: a later
- * row that went in would keep an earlier one of its key out for ever. */
-struct tr_refusal {
-    uint32_t table_id, variant;
-    uint64_t below;        /* generation at the unbind; UINT64_MAX: not yet */
-    struct tr_err err;
-};
-
 struct tr_sink_rt {
     struct tr_pipeline *p;
     uint32_t index;
@@ -136,10 +129,9 @@ struct tr_sink_rt {
     struct tr_mutex lock;
     struct tr_list targets;       /* tr_target_ent */
     struct tr_list rebinds;       /* tr_ebatch */
-    _Atomic uint64_t generation;  /* grows when a target is forgotten */
-    struct tr_refusal *refusals;  /* under lock; one per (table, variant) */
-    uint32_t n_refusals, cap_refusals;
-    _Atomic bool any_refusal;
+    struct tr_refusals refusals;  /* under lock */
+    _Atomic uint64_t generation;  /* the present one of `refusals`: targets were forgotten at its beginning */
+    _Atomic bool any_refusal;     /* falls with the last of them */
     _Atomic bool probed;
     struct tr_waker waker;        /* the target thread's */
     struct tr_thread *thread;
@@ -342,9 +334,6 @@ void tr_out_wake(struct tr_out *o, bool room, bool idle); /* shard: there is roo
 void tr_pl_end_threads(struct tr_pipeline *p);
 
 /* target.c */
-int tr_sink_refuse(struct tr_sink_rt *k, const struct tr_target *t, const struct tr_err *err); /* NOMEM */
-bool tr_sink_refused(struct tr_sink_rt *k, const struct tr_ebatch *b, struct tr_err *ret); /* ret->code: the part */
-void tr_sink_let_go(struct tr_sink_rt *k, uint32_t table_id, uint32_t variant, uint64_t generation); /* k->lock held */
 void tr_sink_rebind(struct tr_sink_rt *k, struct tr_ebatch *b);
 
 #endif

@@ -281,6 +281,8 @@ static int make_sink(struct tr_pipeline *p, uint32_t i, const struct tr_pipeline
     tr_list_init(&k->targets);
     tr_list_init(&k->rebinds);
     tr_prng_init(&k->prng, tr_random_u64());
+    if (tr_refusals_init(&k->refusals) < 0)
+        return tr_err_set(err, TR_NOMEM, TR_DOM_ENGINE, "no memory for sink %s", d->name);
     int rc = tr_waker_init(&k->waker, err);
     if (rc < 0)
         return rc;
@@ -483,7 +485,7 @@ static void free_sink(struct tr_sink_rt *k)
         tr_shard_done(&k->shards[s]);
     tr_free(k->shards);
     struct tr_list *n;
-    tr_free(k->refusals);
+    tr_refusals_done(&k->refusals);
     while ((n = tr_list_pop_front(&k->targets))) {
         struct tr_target_ent *e = tr_container_of(n, struct tr_target_ent, node);
         if (e->schema)

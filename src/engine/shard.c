@@ -272,6 +272,36 @@ static void forget_later(struct tr_shard *s)
     tr_dispatcher_on_forgotten(&s->disp, 0, INT64_MIN);
 }
 
+static int refuse(struct tr_sink_rt *k, const struct tr_target *t, const struct tr_err *err)
+{
+    tr_mutex_lock(&k->lock);
+    int rc = tr_refusals_add(&k->refusals, t->table_id, (uint32_t)t->variant, err);
+    atomic_store(&k->any_refusal, k->refusals.n > 0);
+    tr_mutex_unlock(&k->lock);
+    return rc;
+}
+
+/* Does it hold a part that is refused with one before it? ret->code: which. */
+static bool refused_before(struct tr_sink_rt *k, const struct tr_ebatch *b, struct tr_err *ret)
+{
+    if (!atomic_load(&k->any_refusal))
+        return false;
+    const struct tr_err *why = NULL;
+    tr_mutex_lock(&k->lock);
+    atomic_store(&k->any_refusal, tr_refusals_expire(&k->refusals));
+    TR_LIST_EACH (n, &b->items) {
+        const struct tr_msg *m = msg_of(n);
+        why = tr_refusals_why(&k->refusals, m->target->table_id, (uint32_t)m->target->variant, m->generation->n);
+        if (why) {
+            *ret = *why;
+            ret->code = m->part;
+            break;
+        }
+    }
+    tr_mutex_unlock(&k->lock);
+    return why != NULL;
+}
+
 static void on_rejected(struct tr_shard *s, struct tr_ebatch *b)
 {
     struct tr_pipeline *p = s->sink->p;
@@ -285,7 +315,7 @@ static void on_rejected(struct tr_shard *s, struct tr_ebatch *b)
     enum tr_reject_answer answer = TR_REJECT_FAIL;
     if (b->sealed.n_parts > 1 && (err.code < 0 || err.code >= (int64_t)b->sealed.n_parts))
         tr_err_set(&err, TR_FATAL, TR_DOM_ENGINE, "sink %s refused a batch without saying which of its %u parts: %s", s->sink->name, b->sealed.n_parts, b->err.msg);
-    else if (tr_sink_refuse(s->sink, b->sealed.parts[part].target, &err) < 0)
+    else if (refuse(s->sink, b->sealed.parts[part].target, &err) < 0)
         tr_err_set(&err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory to note a refused table", s->sink->name);
     else if (p->def.on_reject)
         answer = p->def.on_reject(p->def.arg, s->sink->index, b->sealed.parts[part].target, b->part_first[part], &err);
@@ -309,7 +339,7 @@ static bool act(struct tr_shard *s, int64_t now_ns)
     case TR_DISP_ACT_NONE:
         return false;
     case TR_DISP_ACT_WRITE:
-        if (tr_sink_refused(s->sink, b, &b->err))
+        if (refused_before(s->sink, b, &b->err))
             tr_dispatcher_on_result(&s->disp, a.ticket, TR_REJECT, TR_BLAME_BATCH, 0, now_ns);
         else
             start_write(s, &a);

@@ -1,4 +1,5 @@
 /* The runtime over the memory sink: what writes and binds can come to, boundaries, shapes of writers. Also run under TSan. */
+#include "engine.h"
 #include "engine_kit.h"
 
 static const struct tr_mem_sink_def plain = {.caps = TR_CAP_MULTI | TR_CAP_MONOTONIC};
@@ -116,11 +117,13 @@ static void test_what_follows_a_refused_part_is_refused(void **state)
     KIT_UNTIL(tr_mem_committed(k.src, 0) == 8);
     assert_int_equal(k.rejected, 2);
     assert_int_equal(stats(&k).rows, 6);
+    assert_true(k.p->sinks[0].any_refusal);
     atomic_store(&k.unbind, 2);
     kit_row(&k, 0, 9, 2, 1, "y");
     KIT_UNTIL(tr_mem_committed(k.src, 0) == 9);
     assert_int_equal(k.rejected, 2);
     assert_int_equal(stats(&k).rows, 7);
+    assert_false(k.p->sinks[0].any_refusal); /* nothing from before is left */
     kit_stop(&k);
     kit_end(&k);
 }
