@@ -40,14 +40,20 @@ enum {
     TR_CONTROLLER_WAIT_NS = 100 * 1000 * 1000,
 };
 
-/* The last trouble of one reporter, kept until its next success. Under tr_pipeline.lock but for `set`, which is the reporter's. Those of the
- * same `who` (a sink's shards and its target thread) are one trouble to people: told once, over with the last. */
+/* Whom trouble is with: a sink, the source, a lane. However many reporters it has (a sink's shards and its target thread), it is one trouble to
+ * people: told once, over with the last of them. Under tr_pipeline.lock; `who` does not change. */
+struct tr_party {
+    char who[64];
+    uint32_t n;                   /* reporters in trouble */
+    struct tr_oslog_episode episode;
+};
+
+/* The last trouble of one reporter, kept until its next success. Under tr_pipeline.lock but for `set`, which is the reporter's. */
 struct tr_trouble {
     struct tr_list node;
+    struct tr_party *with;        /* set once, before its first trouble */
     bool set;
     struct tr_err err;
-    char who[64];
-    struct tr_oslog_episode episode;
 };
 
 /* ---- messages from terminals to shards, and batches -------------------------------------------------------------- */
@@ -138,7 +144,8 @@ struct tr_sink_rt {
     int64_t probe_ns;             /* the target thread's: next probe */
     uint32_t probe_attempt;
     struct tr_prng prng;
-    struct tr_trouble trouble;
+    struct tr_party party;        /* for its shards as well */
+    struct tr_trouble trouble;    /* the target thread's */
     struct tr_cell *m_rows, *m_bytes, *m_batches, *m_retries, *m_rejects, *m_breakers;
     struct tr_histogram *m_write;
 };
@@ -220,6 +227,7 @@ struct tr_lane_rt {
     uint32_t next;
     bool pending, blocked, not_ready, ended, flushed;
     int64_t tended_ns, hold_ns;
+    struct tr_party party;
     struct tr_trouble trouble;
     /* the controller's */
     bool revoked, answer, closing;
@@ -292,6 +300,7 @@ struct tr_pipeline {
     uint32_t n_lanes, cap_lanes;
     struct tr_watermark *marks;
     uint32_t cap_marks;
+    struct tr_party source_party, commit_party;
     struct tr_trouble source_trouble, commit_trouble;
     bool queues_closed;
     bool assigned_before;
@@ -300,7 +309,7 @@ struct tr_pipeline {
 
 /* pipeline.c */
 void tr_pl_fail(struct tr_pipeline *p, const struct tr_err *err); /* any thread; the first one counts */
-void tr_pl_trouble(struct tr_pipeline *p, struct tr_trouble *t, const struct tr_err *err, const char *who);
+void tr_pl_trouble(struct tr_pipeline *p, struct tr_trouble *t, const struct tr_err *err);
 void tr_pl_well(struct tr_pipeline *p, struct tr_trouble *t);
 void tr_pl_forget(struct tr_pipeline *p, struct tr_trouble *t);   /* its reporter ends */
 void tr_pl_wake_workers(struct tr_pipeline *p);

@@ -19,6 +19,7 @@ int tr_shard_init(struct tr_shard *s, struct tr_sink_rt *k, uint32_t index, stru
 {
     s->sink = k;
     s->index = index;
+    s->trouble.with = &k->party;
     s->waker.fd = -1;
     tr_mutex_init(&s->lock);
     tr_list_init(&s->rebound);
@@ -167,7 +168,7 @@ static void on_result(struct tr_shard *s, const struct tr_result *r, int64_t now
     if (r->rc >= 0)
         tr_pl_well(p, &s->trouble);
     else if (r->rc != TR_REJECT) /* a refused part is its table's trouble, and says nothing of the sink */
-        tr_pl_trouble(p, &s->trouble, &err, s->sink->name);
+        tr_pl_trouble(p, &s->trouble, &err);
     tr_dispatcher_on_result(&s->disp, ticket, r->rc, err.blame, err.retry_after_ms, now_ns);
     if (r->resync) /* even if the ticket is history: what was handed over behind it was dropped */
         tr_dispatcher_on_forgotten(&s->disp, r->ticket, INT64_MIN);
@@ -204,7 +205,7 @@ static bool take_results(struct tr_shard *s, int64_t now_ns)
             tr_dispatcher_on_rebound(&s->disp, b, INT64_MIN);
         } else if (b->bind_rc == TR_STALE) {
             struct tr_retry retry = {s->sink->t.backoff_min_ns, s->sink->t.backoff_max_ns};
-            tr_pl_trouble(s->sink->p, &s->trouble, &b->err, s->sink->name);
+            tr_pl_trouble(s->sink->p, &s->trouble, &b->err);
             tr_dispatcher_on_rebound(&s->disp, b, tr_deadline_ns(now_ns, tr_retry_delay_ns(&retry, 2, b->err.retry_after_ms, &s->prng)));
         } else {
             b->err.code = b->bind_part;

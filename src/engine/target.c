@@ -55,7 +55,7 @@ static void carry_out(struct tr_sink_rt *k, struct tr_target_ent *e)
     }
     tr_mutex_unlock(&k->lock);
     if (again) {
-        tr_pl_trouble(k->p, &k->trouble, &err, k->name);
+        tr_pl_trouble(k->p, &k->trouble, &err);
     } else {
         tr_pl_well(k->p, &k->trouble);
         if (fatal)
@@ -130,7 +130,7 @@ static void probe(struct tr_sink_rt *k, int64_t now_ns)
     }
     err.rc = rc;
     k->probe_ns = backoff(k, k->probe_attempt++, &err);
-    tr_pl_trouble(k->p, &k->trouble, &err, k->name);
+    tr_pl_trouble(k->p, &k->trouble, &err);
     if (rc == TR_FATAL || rc == TR_FENCED)
         tr_pl_fail(k->p, &err);
 }

@@ -1,10 +1,11 @@
-/* The engine's pure machines: checkpointer, batcher, dispatcher, breaker, retry, budget, refusals. No clock, no thread: time is a number. */
+/* The engine's pure machines: checkpointer, batcher, dispatcher, breaker, retry, budget, refusals; and how troubles are told. No clock, no thread: time is a number. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -15,6 +16,7 @@
 #include "checkpointer.h"
 #include "clock.h"
 #include "dispatcher.h"
+#include "engine.h"
 #include "refusal.h"
 #include "retry.h"
 
@@ -645,6 +647,53 @@ static void test_refusals_expire(void **state)
     tr_refusals_done(&r);
 }
 
+/* A sink that is away for an hour, as its shard and its target thread see it. */
+static void test_two_reporters_are_told_once(void **state)
+{
+    static struct tr_pipeline p = {.name = "p"};
+    struct tr_clock_sim sim;
+    struct tr_party lite = {.who = "lite"}, lane = {.who = "lane 0"};
+    struct tr_trouble shard = {.with = &lite}, target = {.with = &lite}, other = {.with = &lane};
+    struct tr_err write = {.rc = TR_RETRY, .msg = "connection refused"};
+    int fds[2], lines = 0;
+    char out[8192];
+    (void)state;
+    assert_int_equal(pipe(fds), 0);
+    tr_oslog_setup(TR_OSLOG_INFO, false, fds[1]);
+    tr_clock_sim_init(&sim, 1, 1000000);
+    tr_clock_set(&sim.clock);
+    tr_mutex_init(&p.lock);
+    tr_list_init(&p.troubles);
+    for (int s = 0; s < 3600; s += 10) {
+        tr_pl_trouble(&p, &shard, &write);
+        if (s >= 20) /* the next probe */
+            tr_pl_trouble(&p, &target, &write);
+        tr_clock_sim_advance(&sim, 10 * TR_NS_PER_S);
+    }
+    tr_pl_well(&p, &target);
+    tr_pl_trouble(&p, &target, &write);
+    tr_pl_trouble(&p, &other, &write); /* somebody else's */
+    tr_pl_well(&p, &target);
+    tr_pl_well(&p, &shard);
+    tr_pl_well(&p, &shard);
+    tr_pl_forget(&p, &other);
+    assert_true(tr_list_empty(&p.troubles));
+    tr_oslog_setup(TR_OSLOG_OFF, false, 2);
+    close(fds[1]);
+    size_t n = 0;
+    for (ssize_t r; (r = read(fds[0], out + n, sizeof out - 1 - n)) > 0;)
+        n += (size_t)r;
+    close(fds[0]);
+    out[n] = 0;
+    for (const char *c = out; (c = strchr(c, '\n')); c++)
+        lines++;
+    assert_non_null(strstr(out, "well again after 60 min 0 s pipeline=p who=lite"));
+    assert_null(strstr(strstr(out, "well again") + 1, "well again"));
+    assert_int_equal(lines, 12 + 1 + 1 + 1); /* every five minutes, again at the end; the lane; well again */
+    tr_mutex_done(&p.lock);
+    tr_clock_set(NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -665,6 +714,7 @@ int main(void)
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_refusals_expire),
+        cmocka_unit_test(test_two_reporters_are_told_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
