@@ -98,6 +98,24 @@ struct snap_worker {
     uint32_t next_fence;
 };
 
+/* tr_ctl_table.storage_fingerprint: which table a snapshot has read, in what storage. Upper half: its source_id (cdc_source.h). Lower half: of
+ * its storage fingerprint then; 0 there is none that a table has, so the next look finds a new snapshot due. 0 as a whole: nothing is known. */
+static inline uint64_t tr_snap_fingerprint(uint32_t source_id, uint64_t storage)
+{
+    uint32_t low = (uint32_t)(storage ^ storage >> 32);
+    return storage ? (uint64_t)source_id << 32 | (low ? low : 1) : 0;
+}
+
+static inline uint64_t tr_snap_fingerprint_due(uint64_t fingerprint)
+{
+    return fingerprint & ~(uint64_t)UINT32_MAX;
+}
+
+static inline uint32_t tr_snap_fingerprint_source_id(uint64_t fingerprint)
+{
+    return (uint32_t)(fingerprint >> 32);
+}
+
 static inline bool tr_snap_under_way(const struct tr_cap_table *t)
 {
     return t->snap && t->snap->phase != SNAP_DONE;

@@ -46,12 +46,6 @@ int tr_snap_keyless(struct tr_snapshot *s, struct tr_cap_table *t, const char *n
 
 /* ---- names and identities ---- */
 
-static uint64_t fingerprint_of(const struct tr_cdc_table *d)
-{
-    uint32_t low = (uint32_t)(d->storage_fingerprint ^ d->storage_fingerprint >> 32);
-    return d->storage_fingerprint ? (uint64_t)d->source_id << 32 | (low ? low : 1) : 0;
-}
-
 static void set_identity(struct tr_snapshot *s, struct tr_cap_table *t, uint32_t id)
 {
     struct tr_capture *c = s->cap;
@@ -89,7 +83,7 @@ void tr_snap_note_strays(struct tr_snapshot *s)
             struct tr_err err = {0};
             uint64_t was = t->ctl.storage_fingerprint;
             TR_FAILPOINT("snapshot.before_note");
-            t->ctl.storage_fingerprint &= ~(uint64_t)UINT32_MAX;
+            t->ctl.storage_fingerprint = tr_snap_fingerprint_due(was);
             if (tr_snap_save(s, t, &err) < 0) {
                 t->ctl.storage_fingerprint = was;
                 note_failed(s, t, &err);
@@ -130,7 +124,7 @@ static void see_table(void *arg, const struct tr_cdc_table *d)
     uint64_t per_row = d->rows_estimate ? d->bytes_estimate / d->rows_estimate : 0;
     uint64_t rows = per_row ? s->tuning.chunk_bytes / TR_MAX(per_row, 1) : 1000;
     rows = TR_MIN(TR_MAX(rows, 50), s->tuning.chunk_rows_max);
-    uint64_t now = fingerprint_of(d), known = t->snap && t->snap->fingerprint ? t->snap->fingerprint : t->ctl.storage_fingerprint;
+    uint64_t now = tr_snap_fingerprint(d->source_id, d->storage_fingerprint), known = t->snap && t->snap->fingerprint ? t->snap->fingerprint : t->ctl.storage_fingerprint;
     bool moved = now && known && now != known;
     if (t->ctl.state == TR_TABLE_NEW && d->key_ok) {
         t->ctl.storage_fingerprint = now;

@@ -66,7 +66,7 @@ struct tr_ctl_table {
     uint64_t end_offset;    /* likewise of SNAPSHOT_END; UINT64_MAX: not complete */
     uint32_t schema_version;
     uint64_t rows_read, rows_estimate;
-    uint64_t storage_fingerprint; /* upper half: source_id (cdc_source.h) of the table that the snapshot read; lower half: of its storage fingerprint then, or 0: a new one is due */
+    uint64_t storage_fingerprint; /* which table the snapshot read, in what storage: capture's, made and taken apart in cdc/snapshot_internal.h */
     char reason[512];
 };
 

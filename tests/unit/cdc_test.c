@@ -121,6 +121,20 @@ static void test_ready(void **state)
     assert_string_equal(why, "capture: draining");
 }
 
+/* Of a table that a snapshot has read, of one that is due, and of one that is not known. */
+static void test_fingerprints(void **state)
+{
+    (void)state;
+    assert_true(tr_snap_fingerprint(7, 0) == 0);
+    static const uint64_t storage[] = {1, UINT32_MAX, UINT64_MAX, UINT64_C(5) << 32 | 5 /* its halves cancel out */};
+    for (size_t i = 0; i < sizeof storage / sizeof *storage; i++) {
+        uint64_t f = tr_snap_fingerprint(7, storage[i]), due = tr_snap_fingerprint_due(f);
+        assert_true(f != due && due != tr_snap_fingerprint(8, storage[i]) && due != 0);
+        assert_int_equal(tr_snap_fingerprint_source_id(f), 7);
+        assert_int_equal(tr_snap_fingerprint_source_id(due), 7);
+    }
+}
+
 /* A control store that refuses at first, while capture meets the table again. */
 struct busy_store {
     struct tr_control control;
@@ -149,7 +163,8 @@ static void test_strays(void **state)
     static const struct tr_control_ops ops = {.table_put = busy_put};
     for (int refusals = 0; refusals < 3; refusals++)
         for (int again = 0; again < 2; again++) {
-            struct tr_cap_table t = {.ns = "public", .name = "a", .ctl = {.state = TR_TABLE_LIVE, .storage_fingerprint = UINT64_C(7) << 32 | 9}};
+            uint64_t read = tr_snap_fingerprint(7, 9);
+            struct tr_cap_table t = {.ns = "public", .name = "a", .ctl = {.state = TR_TABLE_LIVE, .storage_fingerprint = read}};
             struct tr_capture cap = {.tables = &t};
             struct busy_store b = {.control.ops = &ops, .cap = &cap, .again = again ? &t : NULL, .refusals = refusals};
             struct tr_snapshot s = {.cap = &cap};
@@ -158,13 +173,13 @@ static void test_strays(void **state)
             for (int i = 0; i < refusals; i++) {
                 tr_snap_note_strays(&s);
                 assert_int_equal(cap.strays, 1);
-                assert_true(t.ctl.storage_fingerprint == (UINT64_C(7) << 32 | 9));
+                assert_true(t.ctl.storage_fingerprint == read);
                 assert_true(s.note_trouble.since_us != 0);
             }
             tr_snap_note_strays(&s);
             tr_snap_note_strays(&s);
             assert_int_equal(cap.strays, 0);
-            assert_true(b.fingerprint == UINT64_C(7) << 32);
+            assert_true(b.fingerprint == tr_snap_fingerprint_due(read));
             assert_true(s.note_trouble.since_us == 0);
         }
 }
@@ -177,6 +192,7 @@ int main(void)
         cmocka_unit_test(test_agreement_of_strangers),
         cmocka_unit_test(test_lag),
         cmocka_unit_test(test_ready),
+        cmocka_unit_test(test_fingerprints),
         cmocka_unit_test(test_strays),
     };
     return cmocka_run_group_tests_name("cdc", tests, NULL, NULL);
