@@ -14,8 +14,6 @@
 
 #define COUNT_EVERY (2 * TR_NS_PER_S) /* these ask the control store */
 
-static const char *const kinds_known[] = {"lag", "headroom", "table", "changelog", "gapped"};
-
 /* Over its freshness target for five minutes: an alarm. One that a run before this one raised stands until it is measured again. */
 static void watch_lag(struct tr_service *s)
 {
@@ -43,9 +41,9 @@ static void watch_lag(struct tr_service *s)
         if (alarm && !was) {
             char text[160];
             snprintf(text, sizeof text, "end-to-end lag is %" PRId64 " ms, over its target for five minutes", us / 1000);
-            c->ops->alarm_set(c, "lag", u->name, text, NULL);
+            c->ops->alarm_set(c, tr_alarm_kind(TR_ALARM_LAG), u->name, text, NULL);
         } else if (!alarm && was) {
-            c->ops->alarm_clear(c, "lag", u->name, NULL);
+            c->ops->alarm_clear(c, tr_alarm_kind(TR_ALARM_LAG), u->name, NULL);
         }
     }
 }
@@ -61,9 +59,9 @@ static void watch_headroom(struct tr_service *s)
         char text[200];
         snprintf(text, sizeof text, "the slot holds back %" PRId64 " MiB of WAL and has %" PRId64 " MiB left before the server gives up on it", slot.retained_bytes >> 20,
                  slot.headroom_bytes >> 20);
-        c->ops->alarm_set(c, "headroom", s->cfg.source_name, text, NULL);
+        c->ops->alarm_set(c, tr_alarm_kind(TR_ALARM_HEADROOM), s->cfg.source_name, text, NULL);
     } else if (!alarm && s->headroom_alarm) {
-        c->ops->alarm_clear(c, "headroom", s->cfg.source_name, NULL);
+        c->ops->alarm_clear(c, tr_alarm_kind(TR_ALARM_HEADROOM), s->cfg.source_name, NULL);
     }
     s->headroom_alarm = alarm;
 }
@@ -167,14 +165,19 @@ void tr_service_watch(struct tr_service *s)
 
 /* ---- the beginning ---- */
 
+static bool is(const struct tr_ctl_alarm *a, enum tr_alarm kind, const char *subject)
+{
+    return !strcmp(a->kind, tr_alarm_kind(kind)) && !strcmp(a->subject, subject);
+}
+
 /* Raised before, and not over yet as far as anybody knows. */
 static void take_alarm(void *arg, const struct tr_ctl_alarm *a)
 {
     struct tr_service *s = arg;
-    if (!strcmp(a->kind, "headroom") && !strcmp(a->subject, s->cfg.source_name))
+    if (is(a, TR_ALARM_HEADROOM, s->cfg.source_name))
         s->headroom_alarm = true;
     for (uint32_t i = 1; i < s->n_units; i++)
-        if (!strcmp(a->kind, "lag") && !strcmp(a->subject, s->units[i].name))
+        if (is(a, TR_ALARM_LAG, s->units[i].name))
             s->units[i].lag_alarm = true;
 }
 
@@ -230,9 +233,9 @@ int tr_service_watch_init(struct tr_service *s, struct tr_err *err)
         if (rc >= 0)
             rc = table_cells(tables, u, err);
     }
-    for (uint32_t i = 0; i < TR_ARRAY_LEN(kinds_known) && rc >= 0; i++) { /* there from the start, so that an alert on them never lacks its series */
+    for (uint32_t i = 0; i < TR_ALARM_COUNT && rc >= 0; i++) { /* there from the start, so that an alert on them never lacks its series */
         struct alarms_of_kind *k = &s->kinds[s->n_kinds++];
-        snprintf(k->kind, sizeof k->kind, "%s", kinds_known[i]);
+        snprintf(k->kind, sizeof k->kind, "%s", tr_alarm_kind((enum tr_alarm)i));
         struct tr_label l = {"kind", k->kind};
         rc = tr_family_cell(s->alarms, &l, 1, &k->cell, err);
     }

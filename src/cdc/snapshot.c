@@ -464,6 +464,18 @@ static int phase_fills(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *
     return TR_OK;
 }
 
+static void alarm_of(struct tr_snapshot *s, const struct tr_cap_table *t, const char *text)
+{
+    struct tr_control *c = s->cap->control;
+    char name[140], subject[TR_ALARM_SUBJECT_CHARS];
+    snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
+    tr_alarm_subject(subject, NULL, name);
+    if (text)
+        c->ops->alarm_set(c, tr_alarm_kind(TR_ALARM_TABLE), subject, text, NULL);
+    else
+        c->ops->alarm_clear(c, tr_alarm_kind(TR_ALARM_TABLE), subject, NULL);
+}
+
 static int phase_end(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *err)
 {
     if (tr_capture_lane_durable(s->lane) < p->end_position)
@@ -482,9 +494,7 @@ static int phase_end(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *er
     s->cap->control->ops->chunk_clear(s->cap->control, t->ctl.table_id, t->ctl.snapshot_id + 1, NULL);
     unpin(s, t);
     p->phase = SNAP_DONE;
-    char subject[140];
-    snprintf(subject, sizeof subject, "%s.%s", t->ns, t->name);
-    s->cap->control->ops->alarm_clear(s->cap->control, "table", subject, NULL);
+    alarm_of(s, t, NULL);
     char text[96];
     snprintf(text, sizeof text, "snapshot complete: %" PRIu64 " rows", t->ctl.rows_read);
     tr_snap_log(TR_OSLOG_INFO, t, text);
@@ -514,9 +524,7 @@ void tr_snap_pause(struct tr_snapshot *s, struct tr_cap_table *t, const char *re
     tr_snap_save(s, t, NULL);
     unpin(s, t);
     tr_snap_log(TR_OSLOG_ERROR, t, reason);
-    char subject[140];
-    snprintf(subject, sizeof subject, "%s.%s", t->ns, t->name);
-    s->cap->control->ops->alarm_set(s->cap->control, "table", subject, reason, NULL);
+    alarm_of(s, t, reason);
 }
 
 static void table_trouble(struct tr_cap_table *t, const struct tr_err *err)
