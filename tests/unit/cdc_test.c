@@ -34,7 +34,7 @@ static struct world *well(struct world *w)
 static void is(const struct world *w, enum tr_agreement want, const char *why)
 {
     char got[256];
-    assert_int_equal(tr_agreement(&w->f, got, sizeof got), want);
+    assert_int_equal(tr_agreement_decide(&w->f, got, sizeof got), want);
     if (!strstr(got, why) || (!*why && *got))
         fail_msg("'%s' does not say '%s'", got, why);
 }
