@@ -531,14 +531,14 @@ static void table_trouble(struct tr_cap_table *t, const struct tr_err *err)
 {
     char name[140];
     snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
-    if (tr_oslog_begins(&t->snap->trouble, err))
+    if (tr_oslog_failed(&t->snap->trouble, err))
         tr_oslog_err(TR_OSLOG_WARN, "snapshot", TR_OSLOG_F({"table", name}), err);
 }
 
 static void table_well(struct tr_cap_table *t)
 {
     char lasted[TR_OSLOG_LASTED_CHARS], text[64];
-    if (!tr_oslog_ends(&t->snap->trouble, lasted))
+    if (!tr_oslog_well(&t->snap->trouble, lasted))
         return;
     snprintf(text, sizeof text, "goes on after %s", lasted);
     tr_snap_log(TR_OSLOG_INFO, t, text);

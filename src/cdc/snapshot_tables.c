@@ -67,7 +67,7 @@ static void note_failed(struct tr_snapshot *s, struct tr_cap_table *t, const str
         atomic_fetch_sub(&s->cap->strays, 1);
     char name[140];
     snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
-    if (tr_oslog_begins(&s->note_trouble, err))
+    if (tr_oslog_failed(&s->note_trouble, err))
         tr_oslog_err(TR_OSLOG_WARN, "snapshot", TR_OSLOG_F({"strayed", name}), err);
 }
 
@@ -95,7 +95,7 @@ void tr_snap_note_strays(struct tr_snapshot *s)
         atomic_fetch_sub(&s->cap->strays, 1);
     }
     char lasted[TR_OSLOG_LASTED_CHARS];
-    if (!failed && tr_oslog_ends(&s->note_trouble, lasted))
+    if (!failed && tr_oslog_well(&s->note_trouble, lasted))
         tr_oslog_write(TR_OSLOG_INFO, "snapshot", "noting tables that came under another name works again after %s", lasted);
 }
 
@@ -168,12 +168,12 @@ void tr_snap_look(struct tr_snapshot *s)
     }
     if (rc < 0) {
         s->tables_at_ns = now + TR_NS_PER_S;
-        if (tr_oslog_begins(&s->trouble, &err))
+        if (tr_oslog_failed(&s->trouble, &err))
             tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
         return;
     }
     char lasted[TR_OSLOG_LASTED_CHARS];
-    if (tr_oslog_ends(&s->trouble, lasted))
+    if (tr_oslog_well(&s->trouble, lasted))
         tr_oslog_write(TR_OSLOG_INFO, "snapshot", "looking for tables again after %s", lasted);
     /* a table that is gone keeps what the sinks have of it, and says so */
     for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)

@@ -70,7 +70,7 @@ void tr_pl_trouble(struct tr_pipeline *p, struct tr_trouble *t, const struct tr_
         t->with->n++;
         tr_list_push_back(&p->troubles, &t->node);
     }
-    bool tell = tr_oslog_begins(&t->with->episode, err);
+    bool tell = tr_oslog_failed(&t->with->episode, err);
     tr_mutex_unlock(&p->lock);
     if (tell)
         tr_oslog_err(TR_OSLOG_WARN, "engine", TR_OSLOG_F({"pipeline", p->name}, {"who", t->with->who}), err);
@@ -82,7 +82,7 @@ static bool take_out(struct tr_pipeline *p, struct tr_trouble *t, char ret_laste
     tr_mutex_lock(&p->lock);
     t->set = false;
     tr_list_del(&t->node);
-    bool over = --t->with->n == 0 && tr_oslog_ends(&t->with->episode, ret_lasted);
+    bool over = --t->with->n == 0 && tr_oslog_well(&t->with->episode, ret_lasted);
     tr_mutex_unlock(&p->lock);
     return over;
 }
