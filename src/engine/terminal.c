@@ -33,10 +33,6 @@ struct open_chunk {
     bool tail_shares;        /* the first row behind the mark came with the poll of the last one before it */
 };
 
-struct bound {
-    struct tr_target_ent *ent; /* READY; its target never changes */
-};
-
 struct shard_side {
     struct tr_list parked;
     bool unflushed, unforced;  /* something was shipped since the last IDLE, FORCE mark */
