@@ -113,8 +113,8 @@ void tr_service_sink_takes(const struct tr_service_sink *k, const char *ns, cons
 static void mode(void *arg, const char *ns, const char *name, struct tr_apply_table_mode *ret)
 {
     struct unit *u = arg;
-    *ret = (struct tr_apply_table_mode){.heartbeat = !strcmp(ns, u->service->beat_ns) && !strcmp(name, u->service->beat_name)};
-    if (!ret->heartbeat)
+    *ret = (struct tr_apply_table_mode){0};
+    if (strcmp(ns, u->service->beat_ns) != 0 || strcmp(name, u->service->beat_name) != 0)
         tr_service_sink_takes(u->sink, ns, name, &ret->mirror, &ret->changelog);
 }
 
