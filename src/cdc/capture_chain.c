@@ -83,7 +83,9 @@ void tr_cap_stray(struct tr_capture *c, struct tr_cap_table *t)
 }
 
 /* Renamed and renamed back, swapped in and out: what was written meanwhile stands under the wrong name, and the catalog looks as before.
- * Also asked for changes that are dropped as resent: a crash may have come before it was noted. */
+ * Also asked for changes that are dropped as resent: a crash may have come before it was noted.
+ * The walk needs no lock (see tr_capture.tables), and is taken only when the source_id or `identities` changed. The coordinator stores
+ * source_ids before it raises that, so what is read here too early is read again. */
 static void check_identity(struct capture_chain *h, struct tr_cap_table *t, uint32_t id)
 {
     uint32_t now = atomic_load(&h->cap->identities);
