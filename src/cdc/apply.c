@@ -53,6 +53,7 @@ void tr_apply_table_mode_load(struct tr_apply_run *ap, struct ap_table *t, const
     tr_mutex_lock(&ap->lock);
     snprintf(t->name, sizeof t->name, "%s.%s", s->ns, s->name);
     t->changelog = m.changelog;
+    t->dirty |= m.changelog; /* known to the store, so that what it misses while the sink is away can be told */
     t->no_key = !m.mirror || !s->n_key;
     tr_mutex_unlock(&ap->lock);
 }
@@ -95,25 +96,64 @@ static int settle(struct tr_apply_run *ap, struct ap_table *t, struct tr_err *er
     return rc;
 }
 
+static void alarm_subject(const struct tr_apply_run *ap, const struct ap_table *t, char out[160])
+{
+    snprintf(out, 160, "%.60s/%.90s", ap->cfg.name, t->name);
+}
+
+void tr_apply_alarm(struct tr_apply_run *ap, const struct ap_table *t, const char *kind, const char *text)
+{
+    struct tr_control *c = ap->cfg.control;
+    char subject[160];
+    alarm_subject(ap, t, subject);
+    if (text)
+        c->ops->alarm_set(c, kind, subject, text, NULL);
+    else
+        c->ops->alarm_clear(c, kind, subject, NULL);
+}
+
+/* Alarms of before this run that are for an operator to take note of. */
+static void see_alarm(void *arg, const struct tr_ctl_alarm *a)
+{
+    struct tr_apply_run *ap = arg;
+    size_t it = 0;
+    uint64_t id, p;
+    while (!strcmp(a->kind, "changelog") && tr_u64map_next(&ap->tables, &it, &id, &p)) {
+        struct ap_table *t = (struct ap_table *)(uintptr_t)p;
+        char subject[160];
+        alarm_subject(ap, t, subject);
+        t->history_lost |= !strcmp(a->subject, subject);
+    }
+}
+
 static int gapped(struct tr_apply_run *ap, uint64_t oldest, struct tr_err *err)
 {
     struct tr_control *c = ap->cfg.control;
+    uint64_t from = ap->start_offset;
     tr_oslog_fields(TR_OSLOG_ERROR, "apply", TR_OSLOG_F({"sink", ap->cfg.name}),
-                    "gapped: the sink stopped at offset %" PRIu64 " and the log now begins at %" PRIu64 "; asking for new snapshots of its tables", ap->start_offset,
-                    oldest);
-    c->ops->alarm_set(c, "gapped", ap->cfg.name, "the log no longer holds what this sink had not read; its tables are being snapshotted anew", NULL);
+                    "gapped: the sink stopped at offset %" PRIu64 " and the log now begins at %" PRIu64 "; asking for new snapshots of its tables", from, oldest);
     ap->start_offset = oldest;
     size_t it = 0;
     uint64_t id, p;
     int rc = TR_OK;
+    bool any = false;
     while (rc >= 0 && tr_u64map_next(&ap->tables, &it, &id, &p)) {
         struct ap_table *t = (struct ap_table *)(uintptr_t)p;
+        if (t->changelog)
+            tr_apply_history_lost(ap, t, TR_MIN(from, t->rec.log_from), oldest);
+        if (t->rec.log_from != UINT64_MAX)
+            t->rec.log_from = TR_MAX(t->rec.log_from, oldest);
+        t->dirty = true;
+        if (t->no_key) /* a snapshot would bring its changelog nothing */
+            continue;
+        any = true;
         t->rec.state = TR_ST_GAPPED;
         t->rec.mirror_live = false;
         snprintf(t->rec.reason, sizeof t->rec.reason, "the log no longer holds what this sink had not read");
-        t->dirty = true;
         rc = c->ops->request_put(c, ap->cfg.name, "resnapshot", "", t->name, err);
     }
+    if (any)
+        c->ops->alarm_set(c, "gapped", ap->cfg.name, "the log no longer holds what this sink had not read; its tables are being snapshotted anew", NULL);
     return rc;
 }
 
@@ -134,6 +174,8 @@ static int load(struct tr_apply_run *ap, struct tr_err *err)
     uint64_t id, p;
     while (rc >= 0 && tr_u64map_next(&ap->tables, &it, &id, &p))
         rc = settle(ap, (struct ap_table *)(uintptr_t)p, err);
+    if (rc >= 0)
+        rc = c->ops->alarm_list(c, see_alarm, ap, err);
     if (rc >= 0 && fresh)
         ap->start_offset = st.first_offset;
     else if (rc >= 0 && ap->start_offset < st.first_offset)
@@ -146,22 +188,14 @@ static int load(struct tr_apply_run *ap, struct tr_err *err)
     return rc;
 }
 
-void tr_apply_alarm(struct tr_apply_run *ap, const struct ap_table *t, const char *kind, const char *text)
-{
-    struct tr_control *c = ap->cfg.control;
-    char subject[160];
-    snprintf(subject, sizeof subject, "%.60s/%.90s", ap->cfg.name, t->name);
-    if (text)
-        c->ops->alarm_set(c, kind, subject, text, NULL);
-    else
-        c->ops->alarm_clear(c, kind, subject, NULL);
-}
-
-void tr_apply_history_lost(struct tr_apply_run *ap, const struct ap_table *t, uint64_t from, uint64_t to)
+void tr_apply_history_lost(struct tr_apply_run *ap, struct ap_table *t, uint64_t from, uint64_t to)
 {
     char text[200];
-    snprintf(text, sizeof text, "the changelog lacks the changes from offset %" PRIu64 " to %" PRIu64 ", which it had refused: the log does not hold them any more", from, to - 1);
+    snprintf(text, sizeof text, "the changelog lacks the changes from offset %" PRIu64 " to %" PRIu64 ": the log does not hold them any more", from, to - 1);
     tr_oslog_fields(TR_OSLOG_ERROR, "apply", TR_OSLOG_F({"sink", ap->cfg.name}, {"table", t->name}), "%s", text);
+    tr_mutex_lock(&ap->lock);
+    t->history_lost = true;
+    tr_mutex_unlock(&ap->lock);
     tr_apply_alarm(ap, t, "changelog", text);
 }
 
@@ -294,7 +328,7 @@ void tr_apply_tables(struct tr_apply_run *ap, void (*cb)(void *arg, const char *
     uint64_t id, p;
     while (tr_u64map_next(&ap->tables, &it, &id, &p)) {
         const struct ap_table *t = (const struct ap_table *)(uintptr_t)p;
-        if (t->name[0] && (!t->no_key || t->rec.state == TR_ST_PAUSED))
+        if (t->name[0] && (!t->no_key || (t->rec.state != TR_ST_WAITING && t->rec.state != TR_ST_LIVE)))
             cb(arg, t->name, &t->rec);
     }
     tr_mutex_unlock(&ap->lock);
@@ -308,10 +342,16 @@ int tr_apply_resume(struct tr_apply_run *ap, const char *table)
     uint64_t id, p;
     while (tr_u64map_next(&ap->tables, &it, &id, &p)) {
         struct ap_table *t = (struct ap_table *)(uintptr_t)p;
-        if (t->rec.state == TR_ST_PAUSED && (!*table || !strcmp(t->name, table))) {
+        if (*table && strcmp(t->name, table) != 0)
+            continue;
+        if (t->rec.state == TR_ST_PAUSED)
             t->resume = true;
-            rc = TR_OK;
-        }
+        else if (!t->history_lost)
+            continue;
+        if (t->history_lost) /* seen, then */
+            tr_apply_alarm(ap, t, "changelog", NULL);
+        t->history_lost = false;
+        rc = TR_OK;
     }
     tr_mutex_unlock(&ap->lock);
     atomic_store(&ap->poked, true);

@@ -45,7 +45,7 @@ bool tr_apply_join(struct tr_apply_run *r, int64_t deadline_ns);
 void tr_apply_status(struct tr_apply_run *r, struct tr_pipeline_status *ret, struct tr_apply_lag *ret_lag);
 /* cb: borrowed, under the lock. */
 void tr_apply_tables(struct tr_apply_run *r, void (*cb)(void *arg, const char *name, const struct tr_ctl_sink_table *t), void *arg);
-int tr_apply_resume(struct tr_apply_run *r, const char *table); /* rc 1: no such table, or it is not paused */
+int tr_apply_resume(struct tr_apply_run *r, const char *table); /* rc 1: no such table, or neither paused nor with an alarm to be noted */
 struct tr_apply_run *tr_apply_free(struct tr_apply_run *r);
 
 #endif

@@ -7,7 +7,13 @@
  *
  * Joining a table takes several calls: until the barrier, the swap and the note are through, every lane is told NOT_READY.
  *
- * A table whose target refuses a definition (REJECT) is paused at that very frame; all others flow on.
+ * Pausing. A target may refuse a definition or a row here (at that very frame), or the writer a part of a batch (whose rows were put long
+ * before). Both record it by tr_apply_pause: the record says PAUSED from then on, and `rejected` that the chain has yet to follow. Until it does, at
+ * that table's next frame or between transactions, set_state leaves the record alone. Following (let_go) ends the table's catch-up and
+ * unbinds its targets, by which the engine knows which rows were put before: those are refused, too. What the record then says of where to go
+ * on holds for every row: the mirror from pause_offset (relive) or from its snapshot's beginning, the changelog from log_from, both by one
+ * catch-up lane that a resume makes. While there is one, the main lane puts nothing to that mirror, and nothing to a changelog that is held: rows of a
+ * key arrive in order, or an update with unchanged columns would meet the wrong base.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,13 +49,16 @@ static void log_table(enum tr_oslog_level level, struct apply_chain *h, const st
 
 /* ---- states ---- */
 
-static void set_state(struct apply_chain *h, struct ap_table *t, uint8_t state)
+/* The chain's own state, and the record's unless that says PAUSED by now. reason may be NULL. */
+static void set_state(struct apply_chain *h, struct ap_table *t, uint8_t state, const char *reason)
 {
     tr_mutex_lock(&h->ap->lock);
     t->state = state;
     if (!atomic_load(&t->rejected)) {
         t->rec.state = state;
         t->rec.mirror_live = t->mirror_live;
+        if (reason)
+            snprintf(t->rec.reason, sizeof t->rec.reason, "%s", reason);
         t->dirty = true;
     }
     tr_mutex_unlock(&h->ap->lock);
@@ -102,21 +111,18 @@ static void pause_table(struct apply_chain *h, struct ap_table *t, enum tr_targe
 static int catch_up(struct apply_chain *h, struct ap_table *t, uint8_t state, struct tr_err *err)
 {
     end_catchup(h, t);
-    set_state(h, t, state);
+    set_state(h, t, state, NULL);
     int rc = tr_apply_catchup_new(h->ap, t, &t->catchup, err);
     h->n_catchups += rc >= 0;
-    if (rc == TR_FATAL) { /* below retention */
-        tr_mutex_lock(&h->ap->lock);
-        snprintf(t->rec.reason, sizeof t->rec.reason, "the log no longer holds what this table needs; a new snapshot was asked for");
-        tr_mutex_unlock(&h->ap->lock);
-        t->mirror_live = false;
-        set_state(h, t, TR_ST_GAPPED);
-        log_table(TR_OSLOG_ERROR, h, t, t->rec.reason);
-        struct tr_control *c = h->ap->cfg.control;
-        c->ops->request_put(c, h->ap->cfg.name, "resnapshot", "", t->name, NULL);
-        return TR_OK;
-    }
-    return rc;
+    if (rc != TR_EOF)
+        return rc;
+    static const char gapped[] = "the log no longer holds what this table needs; a new snapshot was asked for";
+    t->mirror_live = false;
+    set_state(h, t, TR_ST_GAPPED, gapped);
+    log_table(TR_OSLOG_ERROR, h, t, gapped);
+    struct tr_control *c = h->ap->cfg.control;
+    c->ops->request_put(c, h->ap->cfg.name, "resnapshot", "", t->name, NULL);
+    return TR_OK;
 }
 
 static int begin_snapshot(struct apply_chain *h, struct ap_table *t, const struct tr_frame *f, struct tr_err *err)
@@ -129,8 +135,6 @@ static int begin_snapshot(struct apply_chain *h, struct ap_table *t, const struc
         return TR_OK;
     if (t->rec.snapshot_id >= f->change.snapshot_id)
         return TR_OK; /* delivered again after a restart */
-    if (atomic_load(&t->rejected)) /* what the writer refused belongs to the build before */
-        let_go(h, t);
     if (t->catchup || t->shadow_rows) {
         /* an earlier build ends here: none of its rows may arrive in the new one, which has the same name */
         end_catchup(h, t);
@@ -141,12 +145,10 @@ static int begin_snapshot(struct apply_chain *h, struct ap_table *t, const struc
         t->shadow_rows = false;
         t->shadow.target = NULL;
         tr_out_unbind(h->out, t->table_id, TR_TARGET_SHADOW);
-        if (atomic_load(&t->rejected))
-            let_go(h, t);
     }
     tr_mutex_lock(&h->ap->lock);
-    bool just_refused = atomic_exchange(&t->rejected, false); /* a moment ago, and by what is about to be replaced */
-    t->mirror_live &= !just_refused;
+    bool refused = atomic_exchange(&t->rejected, false); /* what is replaced now; a changelog's place is kept in log_from */
+    t->mirror_live &= !refused;
     t->log_held = t->rec.log_from != UINT64_MAX;
     t->rec.state = TR_ST_LOADING;
     t->rec.snapshot_id = f->change.snapshot_id;
@@ -155,7 +157,7 @@ static int begin_snapshot(struct apply_chain *h, struct ap_table *t, const struc
     t->rec.relive = false;
     t->rec.reason[0] = 0;
     tr_mutex_unlock(&h->ap->lock);
-    if (just_refused)
+    if (refused)
         forget_targets(h, t);
     log_table(TR_OSLOG_INFO, h, t, "loading its snapshot");
     return catch_up(h, t, TR_ST_LOADING, err);
@@ -401,11 +403,10 @@ static int join_step(struct apply_chain *h, struct tr_err *err)
     t->mirror_live = true;
     t->log_held = false; /* the catch-up brought the changelog here, too */
     tr_mutex_lock(&h->ap->lock);
-    t->rec.reason[0] = 0;
     t->rec.relive = false;
     t->rec.log_from = UINT64_MAX;
     tr_mutex_unlock(&h->ap->lock);
-    set_state(h, t, TR_ST_LIVE);
+    set_state(h, t, TR_ST_LIVE, "");
     log_table(TR_OSLOG_INFO, h, t, "live");
     struct tr_control *ctl = h->ap->cfg.control;
     tr_apply_alarm(h->ap, t, "table", NULL);

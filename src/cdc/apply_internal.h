@@ -57,26 +57,28 @@ struct ap_catchup {
 
 struct ap_table {
     uint32_t table_id;
+
+    /* written by tr_apply_table_mode_load under the lock; the chain, which calls it, reads them without */
     char name[140];               /* for people */
-    bool changelog;
+    bool changelog, no_key;
 
     /* chain */
-    uint8_t state;                /* enum tr_sink_table_state */
-    bool mirror_live;
+    uint8_t state;                /* enum tr_sink_table_state; rec's, but for what a writer's refusal has put there since */
+    bool mirror_live;             /* the main lane feeds the mirror */
     struct ap_catchup *catchup;
     struct {                      /* targets bound for the definition used last */
         uint32_t version;
         struct tr_target *target;
     } mirror, changelog_target, shadow;
-    bool no_key;
     bool log_held;                /* the changelog has refused a change: nothing goes there but by the catch-up that brings it from there on */
     bool shadow_rows;             /* rows for a shadow may still be on their way to the sink */
 
-    /* shared */
+    /* shared: under the lock. The chain alone writes rec's snapshot_id, begin_offset and relive outside of a pause, and reads those without */
     struct tr_ctl_sink_table rec;
     bool dirty;
     bool resume;                  /* an operator wants it to go on */
-    _Atomic(bool) rejected;       /* rec says PAUSED; the chain has yet to take note, and leaves rec's state as it is until then */
+    bool history_lost;            /* its changelog alarm is raised */
+    _Atomic(bool) rejected;       /* rec says PAUSED; the chain has yet to follow */
 };
 
 struct ap_beat {                  /* a heartbeat on its way through */
@@ -116,7 +118,7 @@ struct tr_apply_run {
 extern const struct tr_source_ops tr_apply_source_ops;
 int tr_apply_main_lane_init(struct tr_apply_run *ap, struct tr_err *err);
 struct ap_table *tr_apply_table(struct tr_apply_run *ap, uint32_t table_id); /* finds or makes; NULL: no memory */
-/* Makes the lane that rec of this table asks for. */
+/* Makes the lane that rec of this table asks for. EOF: the log no longer holds what it needs. */
 int tr_apply_catchup_new(struct tr_apply_run *ap, struct ap_table *t, struct ap_catchup **ret, struct tr_err *err);
 struct ap_catchup *tr_apply_catchup_free(struct ap_catchup *c);
 void tr_apply_wake(struct tr_apply_run *ap);
@@ -128,7 +130,7 @@ void tr_apply_table_mode_load(struct tr_apply_run *ap, struct ap_table *t, const
 /* Records that `variant` cannot take the change at `offset`. The chain's next step for that table is to let go of it. */
 void tr_apply_pause(struct tr_apply_run *ap, struct ap_table *t, enum tr_target_variant variant, uint64_t offset, const struct tr_err *why);
 /* The changelog of this table lacks the changes in [from, to) for ever. */
-void tr_apply_history_lost(struct tr_apply_run *ap, const struct ap_table *t, uint64_t from, uint64_t to);
+void tr_apply_history_lost(struct tr_apply_run *ap, struct ap_table *t, uint64_t from, uint64_t to);
 void tr_apply_alarm(struct tr_apply_run *ap, const struct ap_table *t, const char *kind, const char *text); /* NULL: it is over */
 
 /* apply_chain.c */

@@ -244,32 +244,42 @@ int tr_apply_pin(struct tr_apply_run *ap, const struct ap_table *t, uint64_t off
     return ap->cfg.log->ops->pin(ap->cfg.log, who, 0, offset, err);
 }
 
-/* Pins the log where the changelog stopped. What retention has removed since is lost to the changelog, and said; the rest is brought. */
-static int history_in_reach(struct tr_apply_run *ap, struct ap_table *t, struct tr_err *err)
+/* What the changelog had refused and retention has removed since is lost to it, and said; the rest is brought. The log is pinned there. */
+static void history_in_reach(struct tr_apply_run *ap, struct ap_table *t, uint64_t first_offset, struct tr_ctl_sink_table *io)
 {
-    uint64_t from = t->rec.log_from;
-    struct tr_log_stats st;
-    if (!t->changelog || from == UINT64_MAX)
-        return TR_OK;
-    int rc = tr_apply_pin(ap, t, from, err);
-    if (rc >= 0)
-        rc = ap->cfg.log->ops->stats(ap->cfg.log, 0, &st, err);
-    if (rc < 0 || from >= st.first_offset)
-        return rc;
-    tr_apply_history_lost(ap, t, from, st.first_offset);
+    if (!t->changelog || io->log_from >= first_offset)
+        return;
+    tr_apply_history_lost(ap, t, io->log_from, first_offset);
+    io->log_from = first_offset;
     tr_mutex_lock(&ap->lock);
-    t->rec.log_from = TR_MAX(t->rec.log_from, st.first_offset);
+    t->rec.log_from = TR_MAX(t->rec.log_from, first_offset);
     t->dirty = true;
     tr_mutex_unlock(&ap->lock);
-    return TR_OK;
+}
+
+/* Where the passes begin, from the record. */
+static void set_out(struct ap_catchup *c, const struct tr_ctl_sink_table *r)
+{
+    const struct ap_table *t = c->table;
+    bool building = r->state == TR_ST_LOADING;
+    c->snapshot_id = r->snapshot_id;
+    c->begin = r->begin_offset;
+    c->end = r->end_offset;
+    c->relive = r->relive;
+    c->phase = r->relive ? 1 : 0;
+    c->log_from = t->changelog ? r->log_from : UINT64_MAX;
+    c->read_from = building ? TR_MAX(r->catchup_offset, r->begin_offset) : UINT64_MAX;
+    uint64_t mirror_from = t->no_key && c->log_from != UINT64_MAX ? UINT64_MAX : r->relive ? r->pause_offset : r->begin_offset, first = TR_MIN(mirror_from, c->log_from);
+    c->change_from = building ? first : TR_MAX(r->catchup_offset, first);
+    c->consumed = c->change_from;
 }
 
 int tr_apply_catchup_new(struct tr_apply_run *ap, struct ap_table *t, struct ap_catchup **ret, struct tr_err *err)
 {
+    struct tr_log_stats st;
     struct ap_catchup *c = tr_calloc(1, sizeof *c);
     if (!c)
         return tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for table %s", t->name);
-    int rc = history_in_reach(ap, t, err);
     tr_mutex_lock(&ap->lock);
     struct tr_ctl_sink_table r = t->rec;
     c->lane = (struct tr_lane){.ops = &catchup_ops, .id = ++ap->next_lane, .epoch = 1};
@@ -277,23 +287,20 @@ int tr_apply_catchup_new(struct tr_apply_run *ap, struct ap_table *t, struct ap_
     c->ap = ap;
     c->table = t;
     tr_map_init(&c->fills);
-    c->snapshot_id = r.snapshot_id;
-    c->begin = r.begin_offset;
-    c->end = r.end_offset;
-    c->relive = r.relive;
-    c->phase = r.relive ? 1 : 0;
-    c->read_from = r.state == TR_ST_CATCHING_UP ? UINT64_MAX : TR_MAX(r.catchup_offset, r.begin_offset);
-    c->log_from = t->changelog ? r.log_from : UINT64_MAX;
-    uint64_t first = TR_MIN(r.relive ? r.pause_offset : r.begin_offset, c->log_from);
-    c->change_from = r.state == TR_ST_CATCHING_UP ? TR_MAX(r.catchup_offset, first) : first;
-    c->consumed = c->change_from;
     c->frames = tr_calloc(FRAMES_MAX, sizeof *c->frames);
     c->v = tr_calloc(FRAMES_MAX, sizeof *c->v);
-    uint64_t from = c->relive ? c->change_from : c->begin;
-    if (rc >= 0 && (!c->frames || !c->v))
-        rc = tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for table %s", t->name);
+    set_out(c, &r);
+    int rc = c->frames && c->v ? tr_apply_pin(ap, t, TR_MIN(c->relive ? UINT64_MAX : c->begin, c->change_from), err)
+                               : tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for table %s", t->name);
     if (rc >= 0)
-        rc = tr_apply_pin(ap, t, TR_MIN(from, c->change_from), err);
+        rc = ap->cfg.log->ops->stats(ap->cfg.log, 0, &st, err); /* with the pin set: what it holds now it goes on holding */
+    if (rc >= 0) {
+        history_in_reach(ap, t, st.first_offset, &r);
+        set_out(c, &r);
+    }
+    uint64_t from = c->relive ? c->change_from : c->begin;
+    if (rc >= 0 && TR_MIN(from, c->change_from) < st.first_offset)
+        rc = TR_EOF;
     if (rc >= 0)
         rc = ap->cfg.log->ops->reader_new(ap->cfg.log, 0, from, &c->reader, err);
     if (rc < 0) {

@@ -77,13 +77,21 @@ static void amend(char *to, size_t cap, const char *more)
     snprintf(to + n, cap - n, "%s", more);
 }
 
+static bool takes(const struct tr_config_sink *k, const char *ns, const char *name, bool *ret_changelog)
+{
+    const struct tr_service_sink s = {.tables = k->common.tables, .exclude = k->common.exclude, .changelog = k->common.changelog};
+    bool mirror;
+    tr_service_sink_takes(&s, ns, name, &mirror, ret_changelog);
+    return mirror;
+}
+
 /* What the sinks make of a table is not for the source to know. */
 static void show_of_source(void *arg, const struct tr_finding *f)
 {
     struct source_report *sr = arg;
     struct tr_finding g = *f;
-    char ns[64], more[300], lite[200] = "";
-    bool kept = false;
+    char ns[64], more[300], why[200];
+    bool kept = false, changelog;
     const char *dot = strchr(f->subject, '.');
     if (strcmp(f->code, "table_key") != 0 || !dot) {
         show(sr->report, f);
@@ -91,13 +99,8 @@ static void show_of_source(void *arg, const struct tr_finding *f)
     }
     snprintf(ns, sizeof ns, "%.*s", (int)(dot - f->subject), f->subject);
     for (uint32_t i = 0; i < sr->cfg->n_sinks; i++) {
-        const struct tr_set_sink *c = &sr->cfg->sinks[i].common;
-        struct tr_service_sink k = {.tables = c->tables, .exclude = c->exclude, .changelog = c->changelog};
-        bool mirror, changelog;
-        tr_service_sink_takes(&k, ns, dot + 1, &mirror, &changelog);
+        takes(&sr->cfg->sinks[i], ns, dot + 1, &changelog);
         kept |= changelog;
-        if (mirror && !strcmp(sr->cfg->sinks[i].type->name, "sqlite") && !strncasecmp(strcmp(ns, "public") ? ns : dot + 1, "sqlite_", 7))
-            snprintf(lite, sizeof lite, "%s", c->name);
     }
     if (f->level == TR_FINDING_WARN && kept) {
         amend(g.text, sizeof g.text, "; only the changelog that a sink keeps of it");
@@ -107,9 +110,15 @@ static void show_of_source(void *arg, const struct tr_finding *f)
         amend(g.cure, sizeof g.cure, more);
     }
     show(sr->report, &g);
-    if (*lite) {
-        snprintf(more, sizeof more, "rename it at the source, or exclude: ['%.150s'] in sink %.60s", f->subject, lite);
-        say(sr->report, TR_FINDING_WARN, "table_name", f->subject, more, "%s: SQLite keeps names that begin with sqlite_ to itself, so sink %s will pause it", f->subject, lite);
+    for (uint32_t i = 0; i < sr->cfg->n_sinks; i++) {
+        const struct tr_config_sink *k = &sr->cfg->sinks[i];
+        *why = 0;
+        if (k->type->check_table && takes(k, ns, dot + 1, &changelog))
+            k->type->check_table(k->options, ns, dot + 1, why, sizeof why);
+        if (!*why)
+            continue;
+        snprintf(more, sizeof more, "rename it at the source, or exclude: ['%.150s'] in sink %.60s", f->subject, k->common.name);
+        say(sr->report, TR_FINDING_WARN, "table_name", f->subject, more, "%s: %s, so sink %s will pause it", f->subject, why, k->common.name);
     }
 }
 

@@ -84,7 +84,8 @@ static int count_parts(struct tr_ebatch *b, uint32_t *ret_parts, uint32_t *ret_i
     tr_u64map_init(&last);
     TR_LIST_EACH (n, &b->items) {
         struct tr_msg *m = msg_of(n), *before = tr_u64map_get_ptr(&last, m->it.table);
-        m->part = before && before->target == m->target ? before->part : parts++;
+        bool same = before && before->target == m->target && (before->it.binding == m->it.binding || !b->shard->sink->multi);
+        m->part = same ? before->part : parts++;
         if (rc >= 0)
             rc = tr_u64map_put_ptr(&last, m->it.table, m);
         items++;

@@ -69,7 +69,7 @@ static void bin_add(struct tr_batcher_bin *bin, struct tr_batcher_item *it)
     bin->oldest_ns = TR_MIN(bin->oldest_ns, it->oldest_ns);
 }
 
-static struct tr_batcher_bin *bin_open(struct tr_batcher *b, uint64_t target, uint64_t table)
+static struct tr_batcher_bin *bin_open(struct tr_batcher *b, uint64_t target, uint64_t table, uint64_t binding)
 {
     for (uint32_t i = 0; i < b->cfg.bins_max; i++) {
         struct tr_batcher_bin *bin = &b->bins[i];
@@ -80,6 +80,7 @@ static struct tr_batcher_bin *bin_open(struct tr_batcher *b, uint64_t target, ui
             bin->forced = b->closing;
             bin->target = target;
             bin->table = table;
+            bin->binding = binding;
             bin->rows = bin->bytes = 0;
             bin->oldest_ns = INT64_MAX;
             b->n_bins++;
@@ -108,13 +109,13 @@ static struct tr_batcher_bin *bin_for(struct tr_batcher *b, const struct tr_batc
         struct tr_batcher_bin *bin = &b->bins[i];
         if (!bin->used)
             continue;
-        if (bin->target == it->target && !bin->closed)
+        if (bin->target == it->target && bin->binding == it->binding && !bin->closed)
             hit = bin;
         else if (bin->table == it->table)
             bin->forced = bin->closed = true;
     }
     if (!hit)
-        hit = bin_open(b, it->target, it->table);
+        hit = bin_open(b, it->target, it->table, it->binding);
     TR_ASSERT(hit != NULL); /* else the caller did not ask */
     if (b->n_bins == b->cfg.bins_max)
         largest(b)->forced = true;
@@ -123,7 +124,7 @@ static struct tr_batcher_bin *bin_for(struct tr_batcher *b, const struct tr_batc
 
 static struct tr_batcher_bin *only_bin(struct tr_batcher *b)
 {
-    return b->bins[0].used ? &b->bins[0] : bin_open(b, 0, 0);
+    return b->bins[0].used ? &b->bins[0] : bin_open(b, 0, 0, 0);
 }
 
 static void unstage(struct tr_batcher *b, struct tr_staging *s, bool boundary)

@@ -29,6 +29,7 @@
 struct tr_batcher_item {
     struct tr_list node;
     uint64_t target;     /* identity of the target */
+    uint64_t binding;    /* equal for what was put between two unbinds */
     uint64_t table;      /* equal for all versions of one table and variant */
     uint32_t group;
     uint32_t rows;
@@ -40,7 +41,7 @@ struct tr_batcher_item {
 
 struct tr_batcher_bin {
     struct tr_list items;
-    uint64_t target, table;
+    uint64_t target, table, binding;
     uint64_t rows, bytes;
     int64_t oldest_ns;
     uint64_t seq;        /* rises with each bin opened */

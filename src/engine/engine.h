@@ -69,7 +69,7 @@ struct tr_msg {
     uint32_t rows, part;   /* part: of the batch it is in */
     uint8_t flags;
     bool dependent;        /* some row is MOVED or has an unchanged column */
-    struct tr_generation *generation; /* its terminal's when the chunk was begun; NULL: a mark */
+    struct tr_generation *generation; /* its terminal's when the chunk was begun, it.binding; NULL: a mark */
     struct tr_ackset acks;
     uint32_t n_spans, cap_spans;
     struct tr_span *spans; /* inline_span until it grows */

@@ -292,7 +292,7 @@ static bool refused_before(struct tr_sink_rt *k, const struct tr_ebatch *b, stru
     atomic_store(&k->any_refusal, tr_refusals_expire(&k->refusals));
     TR_LIST_EACH (n, &b->items) {
         const struct tr_msg *m = msg_of(n);
-        why = tr_refusals_why(&k->refusals, m->target->table_id, (uint32_t)m->target->variant, m->generation->n);
+        why = tr_refusals_why(&k->refusals, m->target->table_id, (uint32_t)m->target->variant, m->it.binding);
         if (why) {
             *ret = *why;
             ret->code = m->part;

@@ -251,6 +251,29 @@ static uint8_t boundary_flag(const struct tr_out *o)
     return o->k->boundary ? TR_MSG_BOUNDARY : 0;
 }
 
+/* A chunk that may not stay open. Between transactions of a BOUNDARY sink all go, with the mark; inside one its end brings the rest. */
+static void ship_early(struct tr_out *o, struct open_chunk *c)
+{
+    if (o->k->boundary && !o->tx_open)
+        ship_all(o, TR_MSG_BOUNDARY);
+    else
+        ship(o, c, 0);
+}
+
+static void ship_table(struct tr_out *o, uint32_t table_id, enum tr_target_variant variant)
+{
+    for (struct open_chunk *found = NULL;; found = NULL) {
+        TR_LIST_EACH (n, &o->open) {
+            struct open_chunk *c = tr_container_of(n, struct open_chunk, node);
+            if (!found && c->target->table_id == table_id && c->target->variant == variant)
+                found = c;
+        }
+        if (!found)
+            return;
+        ship_early(o, found);
+    }
+}
+
 /* ---- room, bind ---------------------------------------------------------------------------------------------------- */
 
 int tr_out_room(struct tr_out *o)
@@ -374,6 +397,7 @@ void tr_out_unbind(struct tr_out *o, uint32_t table_id, enum tr_target_variant v
     tr_mutex_unlock(&k->lock);
     if (rc < 0)
         fail_nomem(o, "letting go of a table");
+    ship_table(o, table_id, variant); /* what is put from here on must not share a chunk with it */
     check_generation(o);
     TR_LIST_EACH (n, &o->idle) {
         struct open_chunk *c = tr_container_of(n, struct open_chunk, node);
@@ -399,10 +423,7 @@ static void ship_rival(struct tr_out *o, const struct tr_target *t, uint32_t sha
         struct open_chunk *c = tr_container_of(n, struct open_chunk, node);
         if (c->target == t || c->shard != shard || c->target->table_id != t->table_id || c->target->variant != t->variant)
             continue;
-        if (o->k->boundary && !o->tx_open)
-            ship_all(o, TR_MSG_BOUNDARY);
-        else
-            ship(o, c, 0);
+        ship_early(o, c);
         return; /* there is one at most */
     }
 }
@@ -453,6 +474,7 @@ static int chunk_begin(struct tr_out *o, struct open_chunk *c, struct tr_err *er
     }
     m->target = c->target;
     m->generation = tr_generation_ref(o->generation);
+    m->it.binding = o->generation->n;
     m->it.oldest_ns = o->w->now_ns;
     c->msg = m;
     c->mark_bytes = 0;

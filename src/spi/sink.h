@@ -10,8 +10,8 @@
  *   encoder_*, encode …    the pipeline thread that made the encoder
  *   writer_*, write …      the writer thread that made the writer; interrupt from any thread
  *
- * bind: create or additively evolve the table for (schema, variant) and return its target, a new one each time (but for ONE_TARGET),
- * which lives until the sink is closed. Idempotent. Answers REJECT naming the column (or table) and the cure when the change is not additive or a type cannot
+ * bind: create or additively evolve the table for (schema, variant) and return its target, which lives until the sink is closed; the same
+ * one for the same definition, lest a sink that comes and goes for months gather them. Idempotent. Answers REJECT naming the column (or table) and the cure when the change is not additive or a type cannot
  * be held: the engine pauses that one table. RETRY: the peer is away, the engine tries again with backoff.
  * A SHADOW is built for one snapshot_id: leftovers of any other id are dropped first.
  * swap: SHADOW of that table becomes MIRROR, atomically; the old mirror goes. Idempotent: it records snapshot_id beside the

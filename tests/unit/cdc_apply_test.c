@@ -47,16 +47,20 @@ struct bed {
     uint32_t n_frames;
     uint64_t next, lsn, version, snapshot_id;
     struct model_row rows[KEYS];
-    uint64_t changed[CHANGES_MAX]; /* versions of all changes */
+    struct {
+        uint64_t version, offset;
+    } changed[CHANGES_MAX];
     size_t n_changed;
+    bool no_mirror;
+    uint64_t lost_from, lost_to; /* offsets of changes that the changelog may lack */
 };
 
 static void mode(void *arg, const char *ns, const char *name, struct tr_apply_table_mode *ret)
 {
-    (void)arg;
+    const struct bed *b = arg;
     (void)ns;
     (void)name;
-    *ret = (struct tr_apply_table_mode){.mirror = true, .changelog = true};
+    *ret = (struct tr_apply_table_mode){.mirror = !b->no_mirror, .changelog = true};
 }
 
 /* ---- the log ---- */
@@ -113,7 +117,8 @@ static void change(struct bed *b, uint32_t k)
         r->big = (uint32_t)tr_prng_below(&b->rnd, 1000000);
     put_row(b, op, k, unchanged, ++b->version);
     assert_true(b->n_changed < CHANGES_MAX);
-    b->changed[b->n_changed++] = b->version;
+    b->changed[b->n_changed].version = b->version;
+    b->changed[b->n_changed++].offset = b->next + b->n_frames - 1;
 }
 
 /* A definition: the same columns under the next version, which the sink has to be asked about. */
@@ -200,7 +205,8 @@ static void open_bed(struct bed *b, uint64_t seed)
     assert_non_null(mkdtemp(b->dir));
     tr_log_options_init(&o);
     o.dir = b->dir;
-    o.segment_bytes = 1 << 20;
+    o.segment_bytes = 16 << 10;
+    o.retention_us = 1;
     assert_int_equal(tr_log_embedded_open(&o, &b->log, NULL), TR_OK);
     assert_int_equal(tr_control_memory_new(&b->control, NULL), TR_OK);
     uint64_t token = 0;
@@ -213,7 +219,7 @@ static void open_bed(struct bed *b, uint64_t seed)
     assert_int_equal(tr_mem_sink_new(&def, &b->sink), TR_OK);
     define(b);
     b->version = b->lsn = 1000;
-    b->cfg = (struct tr_apply_config){.name = "mem", .sink = tr_mem_sink_spi(b->sink), .log = b->log, .control = b->control, .mode = mode};
+    b->cfg = (struct tr_apply_config){.name = "mem", .sink = tr_mem_sink_spi(b->sink), .log = b->log, .control = b->control, .mode = mode, .arg = b};
     tr_pipeline_tuning_default(&b->cfg.pipeline);
     tr_sink_tuning_default(&b->cfg.tuning);
     /* little room and small batches: rows are on their way for long, and much is on its way when something happens */
@@ -263,14 +269,35 @@ static struct tr_ctl_sink_table table(struct bed *b)
     return t;
 }
 
-static bool is_done(struct bed *b)
+/* The main lane has read all there is, and what it put is durable. */
+static bool has_read(struct bed *b)
 {
     struct tr_pipeline_status s;
     struct tr_apply_lag lag;
     tr_apply_status(b->run, &s, &lag);
     if (s.state == TR_PL_FAILED)
         fail_msg("%s", s.error.msg);
-    return table(b).state == TR_ST_LIVE && s.watermark >= (int64_t)b->next - 1;
+    return s.watermark >= (int64_t)b->next - 1;
+}
+
+static void wait_read(struct bed *b)
+{
+    for (int64_t deadline = tr_now_ns() + 20 * SEC; !has_read(b); tr_sleep_ns(MS))
+        assert_true(tr_now_ns() < deadline);
+}
+
+/* What the service does with a request. */
+static void take_request(struct bed *b)
+{
+    char kind[32], scope[64], name[160];
+    if (b->control->ops->request_take(b->control, kind, scope, name, NULL) == TR_OK && !strcmp(kind, "resnapshot"))
+        snapshot(b);
+}
+
+/* A table without a mirror is not shown while it is well. */
+static bool is_done(struct bed *b)
+{
+    return has_read(b) && table(b).state == (b->no_mirror ? TR_ST_WAITING : TR_ST_LIVE);
 }
 
 static void wait_state(struct bed *b, uint8_t state)
@@ -325,6 +352,33 @@ static void see_state(void *arg, struct tr_slice key, uint64_t version, bool del
     f->rows[k] = (struct model_row){true, number(row->v[1]), row->state[2] == TR_PRESENT ? number(row->v[2]) : UINT32_MAX};
 }
 
+static void check_history(struct bed *b)
+{
+    n_logged = 0;
+    tr_mem_each_row(b->sink, see_row, NULL);
+    qsort(logged, n_logged, sizeof *logged, by_number);
+    size_t at = 0;
+    for (size_t i = 0; i < b->n_changed; i++) {
+        uint64_t version = b->changed[i].version, offset = b->changed[i].offset;
+        while (at < n_logged && logged[at] < version)
+            at++;
+        if ((at == n_logged || logged[at] != version) && (offset < b->lost_from || offset >= b->lost_to))
+            fail_msg("the changelog lacks change %zu of %zu (version %llu, offset %llu)", i, b->n_changed, (unsigned long long)version, (unsigned long long)offset);
+    }
+}
+
+static void check_mirror(struct bed *b)
+{
+    struct found f = {0};
+    tr_mem_read_back(b->sink, TABLE, TR_TARGET_MIRROR, see_state, &f);
+    for (uint32_t k = 0; k < KEYS; k++) {
+        const struct model_row *is = &f.rows[k], *want = &b->rows[k];
+        if (is->there != want->there || (want->there && (is->n != want->n || is->big != want->big)))
+            fail_msg("row %u is {%d %u %u} and should be {%d %u %u}; versions reached %llu of %llu", k, is->there, is->n, is->big, want->there, want->n, want->big,
+                     (unsigned long long)f.version, (unsigned long long)b->version);
+    }
+}
+
 /* Cured and resumed, the table becomes live, equal to the model, with a whole history. */
 static void finish(struct bed *b)
 {
@@ -337,27 +391,13 @@ static void finish(struct bed *b)
             fail_msg("the table is in state %u: %s", table(b).state, table(b).reason);
         if (table(b).state == TR_ST_PAUSED)
             tr_apply_resume(b->run, "");
+        take_request(b);
         tr_sleep_ns(MS);
     }
-    struct found f = {0};
-    tr_mem_read_back(b->sink, TABLE, TR_TARGET_MIRROR, see_state, &f);
-    for (uint32_t k = 0; k < KEYS; k++) {
-        const struct model_row *is = &f.rows[k], *want = &b->rows[k];
-        if (is->there != want->there || (want->there && (is->n != want->n || is->big != want->big)))
-            fail_msg("row %u is {%d %u %u} and should be {%d %u %u}; versions reached %llu of %llu", k, is->there, is->n, is->big, want->there, want->n, want->big,
-                     (unsigned long long)f.version, (unsigned long long)b->version);
-    }
-    n_logged = 0;
-    tr_mem_each_row(b->sink, see_row, NULL);
-    qsort(logged, n_logged, sizeof *logged, by_number);
-    size_t at = 0;
-    for (size_t i = 0; i < b->n_changed; i++) {
-        while (at < n_logged && logged[at] < b->changed[i])
-            at++;
-        if (at == n_logged || logged[at] != b->changed[i])
-            fail_msg("the changelog lacks change %zu of %zu (version %llu)", i, b->n_changed, (unsigned long long)b->changed[i]);
-    }
-    assert_int_equal(table(b).log_from, UINT64_MAX);
+    if (!b->no_mirror)
+        check_mirror(b);
+    check_history(b);
+    assert_true(b->no_mirror || table(b).log_from == UINT64_MAX);
 }
 
 /* ---- tests ---- */
@@ -468,15 +508,7 @@ static void mirror_is_not_fed_past_its_catch_up(void **state)
     wait_state(&bed, TR_ST_PAUSED);
     for (int i = 0; i < 12; i++)
         burst(&bed, 1000);
-    for (int64_t deadline = tr_now_ns() + 20 * SEC;;) { /* the main lane has read all of it */
-        struct tr_pipeline_status s;
-        struct tr_apply_lag lag;
-        tr_apply_status(bed.run, &s, &lag);
-        if (s.watermark >= (int64_t)bed.next - 1)
-            break;
-        assert_true(tr_now_ns() < deadline);
-        tr_sleep_ns(MS);
-    }
+    wait_read(&bed);
     tr_mem_taking(bed.sink, TABLE, TR_TARGET_MIRROR, TR_MEM_TAKES);
     tr_mem_hold(bed.sink, true);
     tr_apply_resume(bed.run, "public.t");
@@ -486,6 +518,93 @@ static void mirror_is_not_fed_past_its_catch_up(void **state)
     tr_mem_hold(bed.sink, false);
     finish(&bed);
     close_bed(&bed);
+}
+
+/* Retention removes what nobody has pinned. Returns the first offset that is left. */
+static uint64_t retain(struct bed *b)
+{
+    struct tr_log_stats s;
+    assert_int_equal(b->log->ops->retain(b->log, INT64_MAX / 2, NULL), TR_OK);
+    assert_int_equal(b->log->ops->stats(b->log, 0, &s, NULL), TR_OK);
+    return s.first_offset;
+}
+
+static void see_alarm(void *arg, const struct tr_ctl_alarm *a)
+{
+    struct tr_buf *kinds = arg;
+    assert_int_equal(tr_buf_printf(kinds, "%s ", a->kind), TR_OK);
+}
+
+static void alarms_are(struct bed *b, const char *want)
+{
+    struct tr_buf kinds = {0};
+    assert_int_equal(b->control->ops->alarm_list(b->control, see_alarm, &kinds, NULL), TR_OK);
+    assert_string_equal(kinds.n ? tr_buf_cstr(&kinds) : "", want);
+    tr_buf_done(&kinds);
+}
+
+/* A pause longer than retention: the hole in the history is told, over a restart too, until an operator takes note of it; all else goes on. */
+static void paused_beyond_retention(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 4; n++) {
+        open_bed(&bed, 6);
+        bed.no_mirror = n & 1;
+        start(&bed);
+        if (!bed.no_mirror) {
+            snapshot(&bed);
+            wait_state(&bed, TR_ST_LIVE);
+        }
+        wait_read(&bed);
+        tr_mem_taking(bed.sink, TABLE, TR_TARGET_CHANGELOG, TR_MEM_REFUSES_ROWS);
+        burst(&bed, 30);
+        wait_state(&bed, TR_ST_PAUSED);
+        bed.lost_from = table(&bed).log_from;
+        for (int i = 0; i < 10; i++)
+            burst(&bed, 100);
+        wait_read(&bed);
+        bed.lost_to = retain(&bed);
+        assert_true(bed.lost_to > bed.lost_from);
+        if (n & 2) {
+            stop(&bed, true);
+            start(&bed);
+        }
+        finish(&bed);
+        alarms_are(&bed, "changelog ");
+        stop(&bed, true);
+        start(&bed);
+        wait_read(&bed);
+        assert_int_equal(tr_apply_resume(bed.run, "public.t"), TR_OK);
+        alarms_are(&bed, "");
+        assert_int_equal(tr_apply_resume(bed.run, "public.t"), 1);
+        burst(&bed, 30);
+        finish(&bed);
+        close_bed(&bed);
+    }
+}
+
+/* A sink that was away for longer than retention. */
+static void away_beyond_retention(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 2; n++) {
+        open_bed(&bed, 7);
+        bed.no_mirror = n;
+        start(&bed);
+        snapshot(&bed);
+        if (!bed.no_mirror)
+            wait_state(&bed, TR_ST_LIVE);
+        wait_read(&bed);
+        stop(&bed, true);
+        bed.lost_from = bed.next;
+        for (int i = 0; i < 10; i++)
+            burst(&bed, 100);
+        bed.lost_to = retain(&bed);
+        start(&bed);
+        finish(&bed);
+        alarms_are(&bed, "changelog ");
+        close_bed(&bed);
+    }
 }
 
 static void whatever_comes(void **state)
@@ -547,6 +666,8 @@ int main(void)
         cmocka_unit_test(changelog_that_refuses_during_a_build),
         cmocka_unit_test(refused_build_begins_again),
         cmocka_unit_test(mirror_is_not_fed_past_its_catch_up),
+        cmocka_unit_test(paused_beyond_retention),
+        cmocka_unit_test(away_beyond_retention),
         cmocka_unit_test(whatever_comes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

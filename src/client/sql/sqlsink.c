@@ -19,14 +19,28 @@ static struct tr_sqlsink *of(struct tr_sink *s)
     return tr_container_of(s, struct tr_sqlsink, sink);
 }
 
+/* With a suffix, before it is shortened: so that a mirror and what stands beside it keep different names. */
+static void name_of(const char *one_ns, const char *ns, const char *name, const char *suffix, char out[TR_SQL_NAME_MAX + 1])
+{
+    char base[2 * TR_SQL_NAME_MAX + 4];
+    bool prefixed = one_ns && strcmp(ns, "public") != 0;
+    snprintf(base, sizeof base, "%s%s%s", prefixed ? ns : "", prefixed ? "__" : "", name);
+    tr_sql_derived(base, suffix, out);
+}
+
+void tr_sqlsink_name(const char *one_ns, const char *ns, const char *name, char out[TR_SQL_NAME_MAX + 1])
+{
+    name_of(one_ns, ns, name, "", out);
+}
+
 static struct place place_of(const struct tr_sqlsink *s, const struct tr_schema *sc, enum tr_target_variant v)
 {
     struct place p;
-    char base[2 * TR_SQL_NAME_MAX + 4];
-    bool prefixed = s->ns && strcmp(sc->ns, "public") != 0;
-    snprintf(base, sizeof base, "%s%s%s", prefixed ? sc->ns : "", prefixed ? "__" : "", sc->name);
     snprintf(p.ns, sizeof p.ns, "%s", v == TR_TARGET_META ? s->meta_ns : s->ns ? s->ns : sc->ns);
-    tr_sql_derived(v == TR_TARGET_META ? "_tailrace_heartbeat" : base, v == TR_TARGET_SHADOW ? "__tr_build" : v == TR_TARGET_CHANGELOG ? "_changelog" : "", p.name);
+    if (v == TR_TARGET_META)
+        snprintf(p.name, sizeof p.name, "_tailrace_heartbeat");
+    else
+        name_of(s->ns, sc->ns, sc->name, v == TR_TARGET_SHADOW ? "__tr_build" : v == TR_TARGET_CHANGELOG ? "_changelog" : "", p.name);
     snprintf(p.said, sizeof p.said, "%s%s%s", p.ns, *p.ns ? "." : "", p.name);
     return p;
 }
@@ -119,6 +133,16 @@ static int plan_bind(struct tr_sqlsink *s, const struct tr_want *w, const struct
     return rc;
 }
 
+static struct tr_sqltarget *known_target(const struct tr_sqlsink *s, const struct tr_schema *sc, enum tr_target_variant v)
+{
+    TR_LIST_EACH (n, &s->targets) {
+        struct tr_sqltarget *t = tr_container_of(n, struct tr_sqltarget, link);
+        if (t->target.table_id == sc->table_id && t->target.schema_version == sc->version && t->target.variant == v && t->schema->fingerprint == sc->fingerprint)
+            return t;
+    }
+    return NULL;
+}
+
 static int new_target(struct tr_sqlsink *s, const struct tr_schema *sc, enum tr_target_variant v, const struct place *p, struct tr_target **ret, struct tr_err *err)
 {
     struct tr_sqltarget *t = tr_calloc(1, sizeof *t);
@@ -161,7 +185,12 @@ int tr_sqlsink_bind(struct tr_sink *ts, const struct tr_schema *sc, enum tr_targ
     tr_plan_done(&plan);
     tr_table_desc_done(&have);
     tr_want_done(&w);
-    return rc < 0 ? rc : new_target(s, sc, v, &p, ret, err);
+    if (rc < 0)
+        return rc;
+    struct tr_sqltarget *t = known_target(s, sc, v);
+    if (t)
+        *ret = &t->target;
+    return t ? TR_OK : new_target(s, sc, v, &p, ret, err);
 }
 
 /* ---- swap ---- */

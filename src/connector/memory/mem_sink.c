@@ -628,7 +628,9 @@ static int bind(struct tr_sink *spi, const struct tr_schema *schema, enum tr_tar
     } else {
         if (variant == TR_TARGET_SHADOW)
             fresh_shadow(s, id, snapshot_id);
-        struct mem_target *t = s->def.caps & TR_CAP_ONE_TARGET ? s->targets : NULL;
+        struct mem_target *t = s->targets;
+        while (t && (t->spi.table_id != id || t->spi.schema_version != version || t->spi.variant != variant))
+            t = t->next;
         if (!t) {
             t = tr_calloc(1, sizeof *t);
             TR_ASSERT(t != NULL);

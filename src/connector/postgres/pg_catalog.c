@@ -26,7 +26,7 @@ static int on_records(struct pg_sink *s, const char *before, const char *after, 
     if (tr_buf_append_str(&q, before) >= 0 && tr_pg_sink_meta(s, "_tailrace_tables", &q) >= 0 && tr_buf_append_str(&q, after) >= 0 && tr_buf_cstr(&q))
         rc = tr_pg_exec(&s->conn, tr_buf_cstr(&q), n, v, deadline_ns, ret, err);
     else
-        rc = nomem(s, v[n > 1], err);
+        rc = nomem(s, v[1], err); /* v[0], v[1]: namespace and name */
     tr_buf_done(&q);
     return rc;
 }
@@ -119,6 +119,7 @@ static int renamed(struct pg_sink *s, const struct tr_plan_step *p, int64_t dead
 static int execute(struct tr_catalog *c, const struct tr_plan *plan, int64_t deadline_ns, struct tr_err *err)
 {
     struct pg_sink *s = of(c);
+    TR_ASSERT(!plan->refused);
     int rc = tr_pg_sink_connect(s, &s->conn, deadline_ns, err);
     if (rc >= 0)
         rc = tr_pg_script(&s->conn, "BEGIN", deadline_ns, err);

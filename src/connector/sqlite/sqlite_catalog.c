@@ -110,6 +110,7 @@ static int renamed(struct tr_sqlite_db *d, const struct tr_plan_step *p, struct 
 static int execute(struct tr_catalog *c, const struct tr_plan *plan, int64_t deadline_ns, struct tr_err *err)
 {
     struct tr_sqlite_db *d = of(c);
+    TR_ASSERT(!plan->refused);
     int rc = tr_sqlite_open(d, deadline_ns, err);
     if (rc >= 0)
         rc = tr_sqlite_exec(d, "BEGIN IMMEDIATE", deadline_ns, err);

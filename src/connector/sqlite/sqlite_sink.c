@@ -1,6 +1,9 @@
 /* sqlite_sink.c: a SQLite database file as a mirror; the tables it keeps are client/sql/sqlsink.h's. */
 #include "sqlite_sink.h"
 
+#include <stdio.h>
+#include <strings.h>
+
 #include "alloc.h"
 #include "check.h"
 #include "connector_sqlite.h"
@@ -56,6 +59,15 @@ static int sink_new(const void *options, const struct tr_component_env *env, str
     return TR_OK;
 }
 
+static void check_table(const void *options, const char *ns, const char *name, char *ret, size_t cap)
+{
+    (void)options;
+    char here[TR_SQL_NAME_MAX + 1];
+    tr_sqlsink_name("", ns, name, here);
+    if (!strncasecmp(here, "sqlite_", 7))
+        snprintf(ret, cap, "SQLite keeps names that begin with sqlite_ to itself");
+}
+
 static const struct tr_field fields[] = {
     {.name = "path", .type = TR_F_STRING, .offset = offsetof(struct tr_sqlite_options, path), .help = "The database file; made when it is not there."},
 };
@@ -68,5 +80,6 @@ const struct tr_sink_type tr_sqlite_sink_type = {
     .n_fields = TR_ARRAY_LEN(fields),
     .options_size = sizeof(struct tr_sqlite_options),
     .caps = TR_SQLSINK_CAPS,
+    .check_table = check_table,
     .sink_new = sink_new,
 };
