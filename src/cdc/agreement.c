@@ -32,7 +32,7 @@ static enum tr_agreement lost(const struct tr_agreement_facts *f, char *why, siz
     return TR_AGREE_NEW_EPOCH;
 }
 
-enum tr_agreement tr_agreement(const struct tr_agreement_facts *f, char *ret_why, size_t cap)
+enum tr_agreement tr_agreement_decide(const struct tr_agreement_facts *f, char *ret_why, size_t cap)
 {
     ret_why[0] = 0;
     if (f->slot->exists && (f->ledger == TR_SLOT_NONE || strcmp(f->ledger_slot, f->slot_name) != 0)) {

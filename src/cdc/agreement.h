@@ -1,6 +1,9 @@
 /*
  * agreement.h: may capture go on where it stopped? Decided from what source, control store and log say of themselves, before anything is
- * touched; `tailrace check` asks the same. Pure.
+ * touched; `tailrace check` asks the same. Pure. The conditions are those of agreement.c, each with its reason in words.
+ *
+ * A new *epoch* is a fresh slot, and every table snapshotted anew; positions of two epochs are never compared. The slot ledger has a row
+ * `creating` before the slot is made: found at start it means that we do not know how far that got, and the slot is dropped and made anew.
  */
 #ifndef TR_AGREEMENT_H
 #define TR_AGREEMENT_H
@@ -27,6 +30,6 @@ struct tr_agreement_facts {
 };
 
 /* ret_why: the reason in words; "" for RESUME. */
-enum tr_agreement tr_agreement(const struct tr_agreement_facts *f, char *ret_why, size_t cap);
+enum tr_agreement tr_agreement_decide(const struct tr_agreement_facts *f, char *ret_why, size_t cap);
 
 #endif

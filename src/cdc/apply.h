@@ -16,7 +16,6 @@ struct tr_cell;
 struct tr_apply_table_mode {
     bool mirror;
     bool changelog;
-    bool heartbeat;   /* the source's heartbeat table */
 };
 
 struct tr_apply_config {

@@ -1,14 +1,6 @@
 /*
- * capture.c: bringing source, slot, control store and log into agreement, and running capture.
- *
- * Resuming is allowed only if nothing can have been missed (agreement.c):
- *   - system id and timeline are those the control store knows;
- *   - the slot is there, not lost, and not confirmed beyond the recorded position (somebody else would have read from it);
- *   - the log ends at or behind what the store says was durable when that position was recorded.
- * Otherwise a new *epoch* begins: a fresh slot, and every table is snapshotted anew. Positions of two epochs are never compared.
- *
- * Slot ledger: a row `creating` is written before the slot is made. Found at start it means that we do not know how far that got: the
- * slot is dropped and made anew. A slot of our name that is in no ledger is somebody else's: refused.
+ * capture.c: bringing source, slot, control store and log into agreement, and running capture. Whether it may go on where it stopped is
+ * decided in agreement.c.
  */
 #include "capture.h"
 
@@ -188,7 +180,7 @@ static int agree(struct tr_capture_run *r, struct tr_err *err)
     if (rc < 0)
         return rc;
     struct tr_agreement_facts facts = {.slot_name = name, .id = &id, .slot = &slot, .src = &src, .ledger_slot = ledger_slot, .ledger = ledger, .tail_offset = r->cap.tail.offset};
-    enum tr_agreement verdict = tr_agreement(&facts, why, sizeof why);
+    enum tr_agreement verdict = tr_agreement_decide(&facts, why, sizeof why);
     if (verdict == TR_AGREE_FOREIGN || verdict == TR_AGREE_IN_USE)
         return tr_err_set(err, verdict == TR_AGREE_FOREIGN ? TR_REJECT : TR_RETRY, TR_DOM_CDC, "%s", why);
     if (verdict != TR_AGREE_RESUME) {

@@ -5,7 +5,7 @@
  *   version    max(previous + 1, epoch << 56 | commit LSN), in commit order; a key update takes two, TRUNCATE and SNAPSHOT_BEGIN one
  *   drop       a transaction at or below the log's own last COMMIT was resent after a restart: the log holds it, whole
  *   identity of the table  changes go by name; where the name stands for another table than the coordinator knows, the tables concerned are
- *              to be snapshotted anew (note_strays in snapshot.c)
+ *              to be snapshotted anew (tr_snap_note_strays)
  *   between    frames of the snapshot lane enter only while no source transaction is open (NOT_READY until then)
  *
  * A new schema is registered (control store) by a thread of its own; until its answer the chain says NOT_READY at that payload.
@@ -83,7 +83,9 @@ void tr_cap_stray(struct tr_capture *c, struct tr_cap_table *t)
 }
 
 /* Renamed and renamed back, swapped in and out: what was written meanwhile stands under the wrong name, and the catalog looks as before.
- * Also asked for changes that are dropped as resent: a crash may have come before it was noted. */
+ * Also asked for changes that are dropped as resent: a crash may have come before it was noted.
+ * The walk needs no lock (see tr_capture.tables), and is taken only when the source_id or `identities` changed. The coordinator stores
+ * source_ids before it raises that, so what is read here too early is read again. */
 static void check_identity(struct capture_chain *h, struct tr_cap_table *t, uint32_t id)
 {
     uint32_t now = atomic_load(&h->cap->identities);

@@ -78,7 +78,7 @@ static bool unit_failed(struct unit *u, const struct tr_err *err)
     u->err = *err;
     u->since_us = tr_wall_us();
     u->restarts++;
-    bool tell = tr_oslog_begins(&u->trouble, err);
+    bool tell = tr_oslog_failed(&u->trouble, err);
     tr_mutex_unlock(&s->lock);
     tr_counter_inc(u->m_restarts);
     return tell;
@@ -90,7 +90,7 @@ static void unit_well(struct unit *u)
     struct tr_service *s = u->service;
     char why[8], lasted[TR_OSLOG_LASTED_CHARS];
     tr_mutex_lock(&s->lock);
-    bool over = u->trouble.since_us && tr_service_unit_ready(u, why, sizeof why) && tr_oslog_ends(&u->trouble, lasted);
+    bool over = u->trouble.since_us && tr_service_unit_ready(u, why, sizeof why) && tr_oslog_well(&u->trouble, lasted);
     tr_mutex_unlock(&s->lock);
     if (over)
         tr_oslog_fields(TR_OSLOG_INFO, "service", TR_OSLOG_F({"unit", u->name}), "running again after %s", lasted);
@@ -113,8 +113,8 @@ void tr_service_sink_takes(const struct tr_service_sink *k, const char *ns, cons
 static void mode(void *arg, const char *ns, const char *name, struct tr_apply_table_mode *ret)
 {
     struct unit *u = arg;
-    *ret = (struct tr_apply_table_mode){.heartbeat = !strcmp(ns, u->service->beat_ns) && !strcmp(name, u->service->beat_name)};
-    if (!ret->heartbeat)
+    *ret = (struct tr_apply_table_mode){0};
+    if (strcmp(ns, u->service->beat_ns) != 0 || strcmp(name, u->service->beat_name) != 0)
         tr_service_sink_takes(u->sink, ns, name, &ret->mirror, &ret->changelog);
 }
 
@@ -336,9 +336,9 @@ static void run_unit(void *arg)
 static void retried(const char *what, struct tr_oslog_episode *trouble, int rc, const struct tr_err *err)
 {
     char lasted[TR_OSLOG_LASTED_CHARS];
-    if (rc < 0 && tr_oslog_begins(trouble, err))
+    if (rc < 0 && tr_oslog_failed(trouble, err))
         tr_oslog_err(TR_OSLOG_WARN, what, NULL, 0, err);
-    else if (rc == TR_OK && tr_oslog_ends(trouble, lasted))
+    else if (rc == TR_OK && tr_oslog_well(trouble, lasted))
         tr_oslog_write(TR_OSLOG_INFO, what, "works again after %s", lasted);
 }
 

@@ -12,7 +12,10 @@
 
 enum unit_state { UNIT_STOPPED, UNIT_OPENING, UNIT_RUNNING, UNIT_DRAINING, UNIT_FAILED };
 
-enum { SERVICE_STATES_MAX = 8, SERVICE_KINDS_MAX = 8 };
+enum {
+    SERVICE_STATES_MAX = 8,             /* numbers of persisted states are below */
+    SERVICE_KINDS = TR_ALARM_COUNT + 1, /* of alarms; the last: those of a kind that only another release knows */
+};
 
 struct unit {
     struct tr_service *service;
@@ -35,12 +38,6 @@ struct unit {
     struct tr_cell *m_tables[SERVICE_STATES_MAX];
 };
 
-struct alarms_of_kind {
-    char kind[32];
-    int64_t n;
-    struct tr_cell *cell;
-};
-
 struct tr_service {
     struct tr_service_config cfg;
     const char *beat_ns, *beat_name; /* the source's heartbeat table */
@@ -58,9 +55,7 @@ struct tr_service {
     int64_t started_us;
     int64_t stopping_us;       /* lock: when the drain began; 0: not yet */
     struct tr_cell *m_retained, *m_headroom;
-    struct tr_family *alarms;
-    struct alarms_of_kind kinds[SERVICE_KINDS_MAX]; /* the house's */
-    uint32_t n_kinds;
+    struct tr_cell *m_alarms[SERVICE_KINDS];
     int64_t counted_ns;        /* the house's */
 };
 

@@ -93,7 +93,7 @@ bool tr_service_unit_ready(const struct unit *u, char *ret_why, size_t cap)
 
 /* When an alarm was raised. */
 struct raised {
-    char kind[32], subject[160];
+    char kind[32], subject[TR_ALARM_SUBJECT_CHARS];
     int64_t since_us;
 };
 
@@ -185,10 +185,10 @@ static void lsn(struct json *j, const char *k, uint64_t v)
 }
 
 /* A table that stands still has an alarm, and that knows since when. */
-static void since(struct json *j, const char *kind, const char *subject)
+static void since(struct json *j, enum tr_alarm a, const char *subject)
 {
     for (size_t i = 0; i < j->n_raised; i++)
-        if (!strcmp(j->raised[i].kind, kind) && !strcmp(j->raised[i].subject, subject))
+        if (!strcmp(j->raised[i].kind, tr_alarm_kind(a)) && !strcmp(j->raised[i].subject, subject))
             num(j, "since_us", j->raised[i].since_us);
 }
 
@@ -220,7 +220,7 @@ static const char *named(const char *state)
 static void table(void *arg, const struct tr_ctl_table *t)
 {
     struct json *j = arg;
-    char name[140];
+    char name[140], subject[TR_ALARM_SUBJECT_CHARS];
     if (!strcmp(t->ns, j->service->beat_ns) && !strcmp(t->name, j->service->beat_name))
         return; /* ours, and never snapshotted */
     snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
@@ -228,7 +228,7 @@ static void table(void *arg, const struct tr_ctl_table *t)
     str(j, "name", name);
     str(j, "state", named(tr_service_table_state(t->state)));
     if (t->state == TR_TABLE_PAUSED)
-        since(j, "table", name);
+        since(j, TR_ALARM_TABLE, tr_alarm_subject(subject, NULL, name));
     num(j, "rows_read", (int64_t)t->rows_read);
     num(j, "rows_estimate", (int64_t)t->rows_estimate);
     str(j, "reason", t->reason);
@@ -238,15 +238,14 @@ static void table(void *arg, const struct tr_ctl_table *t)
 static void sink_table(void *arg, const char *name, const struct tr_ctl_sink_table *t)
 {
     struct json *j = arg;
-    char subject[160];
-    snprintf(subject, sizeof subject, "%.60s/%.90s", j->sink, name);
+    char subject[TR_ALARM_SUBJECT_CHARS];
     open_(j, NULL, "{");
     str(j, "name", name);
     str(j, "state", named(tr_service_sink_table_state(t->state)));
     if (t->state == TR_ST_PAUSED)
-        since(j, "table", subject);
+        since(j, TR_ALARM_TABLE, tr_alarm_subject(subject, j->sink, name));
     else if (t->state == TR_ST_GAPPED)
-        since(j, "gapped", j->sink);
+        since(j, TR_ALARM_GAPPED, j->sink);
     str(j, "reason", t->reason);
     close_(j, "}");
 }

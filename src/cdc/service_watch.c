@@ -14,8 +14,6 @@
 
 #define COUNT_EVERY (2 * TR_NS_PER_S) /* these ask the control store */
 
-static const char *const kinds_known[] = {"lag", "headroom", "table", "changelog", "gapped"};
-
 /* Over its freshness target for five minutes: an alarm. One that a run before this one raised stands until it is measured again. */
 static void watch_lag(struct tr_service *s)
 {
@@ -43,9 +41,9 @@ static void watch_lag(struct tr_service *s)
         if (alarm && !was) {
             char text[160];
             snprintf(text, sizeof text, "end-to-end lag is %" PRId64 " ms, over its target for five minutes", us / 1000);
-            c->ops->alarm_set(c, "lag", u->name, text, NULL);
+            c->ops->alarm_set(c, tr_alarm_kind(TR_ALARM_LAG), u->name, text, NULL);
         } else if (!alarm && was) {
-            c->ops->alarm_clear(c, "lag", u->name, NULL);
+            c->ops->alarm_clear(c, tr_alarm_kind(TR_ALARM_LAG), u->name, NULL);
         }
     }
 }
@@ -61,9 +59,9 @@ static void watch_headroom(struct tr_service *s)
         char text[200];
         snprintf(text, sizeof text, "the slot holds back %" PRId64 " MiB of WAL and has %" PRId64 " MiB left before the server gives up on it", slot.retained_bytes >> 20,
                  slot.headroom_bytes >> 20);
-        c->ops->alarm_set(c, "headroom", s->cfg.source_name, text, NULL);
+        c->ops->alarm_set(c, tr_alarm_kind(TR_ALARM_HEADROOM), s->cfg.source_name, text, NULL);
     } else if (!alarm && s->headroom_alarm) {
-        c->ops->alarm_clear(c, "headroom", s->cfg.source_name, NULL);
+        c->ops->alarm_clear(c, tr_alarm_kind(TR_ALARM_HEADROOM), s->cfg.source_name, NULL);
     }
     s->headroom_alarm = alarm;
 }
@@ -75,9 +73,14 @@ struct counts {
     int64_t v[SERVICE_STATES_MAX];
 };
 
+#define X(n, v, t) _Static_assert((v) < SERVICE_STATES_MAX, "no gauge for the state " t);
+TR_TABLE_STATES(X)
+TR_SINK_TABLE_STATES(X)
+#undef X
+
 static void count(struct counts *c, uint8_t state)
 {
-    if (state < SERVICE_STATES_MAX)
+    if (state < SERVICE_STATES_MAX) /* one that another release has written may not be */
         c->v[state]++;
 }
 
@@ -102,21 +105,11 @@ static void show_counts(const struct unit *u, const struct counts *c)
 
 static void count_alarm(void *arg, const struct tr_ctl_alarm *a)
 {
-    struct tr_service *s = arg;
+    int64_t *n = arg;
     uint32_t i = 0;
-    while (i < s->n_kinds && strcmp(s->kinds[i].kind, a->kind) != 0)
+    while (i < TR_ALARM_COUNT && strcmp(tr_alarm_kind((enum tr_alarm)i), a->kind) != 0)
         i++;
-    if (i == SERVICE_KINDS_MAX)
-        return;
-    struct alarms_of_kind *k = &s->kinds[i];
-    if (i == s->n_kinds) {
-        snprintf(k->kind, sizeof k->kind, "%s", a->kind);
-        struct tr_label l = {"kind", k->kind};
-        if (tr_family_cell(s->alarms, &l, 1, &k->cell, NULL) < 0)
-            return;
-        s->n_kinds++;
-    }
-    k->n++;
+    n[i]++;
 }
 
 static void watch_counts(struct tr_service *s)
@@ -139,11 +132,10 @@ static void watch_counts(struct tr_service *s)
         if (there)
             show_counts(&s->units[i], &n);
     }
-    for (uint32_t i = 0; i < s->n_kinds; i++)
-        s->kinds[i].n = 0;
-    if (c->ops->alarm_list(c, count_alarm, s, NULL) >= 0)
-        for (uint32_t i = 0; i < s->n_kinds; i++)
-            tr_gauge_set(s->kinds[i].cell, s->kinds[i].n);
+    int64_t alarms[SERVICE_KINDS] = {0};
+    if (c->ops->alarm_list(c, count_alarm, alarms, NULL) >= 0)
+        for (uint32_t i = 0; i < SERVICE_KINDS; i++)
+            tr_gauge_set(s->m_alarms[i], alarms[i]);
 }
 
 static void watch_units(struct tr_service *s)
@@ -167,14 +159,19 @@ void tr_service_watch(struct tr_service *s)
 
 /* ---- the beginning ---- */
 
+static bool is(const struct tr_ctl_alarm *a, enum tr_alarm kind, const char *subject)
+{
+    return !strcmp(a->kind, tr_alarm_kind(kind)) && !strcmp(a->subject, subject);
+}
+
 /* Raised before, and not over yet as far as anybody knows. */
 static void take_alarm(void *arg, const struct tr_ctl_alarm *a)
 {
     struct tr_service *s = arg;
-    if (!strcmp(a->kind, "headroom") && !strcmp(a->subject, s->cfg.source_name))
+    if (is(a, TR_ALARM_HEADROOM, s->cfg.source_name))
         s->headroom_alarm = true;
     for (uint32_t i = 1; i < s->n_units; i++)
-        if (!strcmp(a->kind, "lag") && !strcmp(a->subject, s->units[i].name))
+        if (is(a, TR_ALARM_LAG, s->units[i].name))
             s->units[i].lag_alarm = true;
 }
 
@@ -198,7 +195,7 @@ static int table_cells(struct tr_family *f, struct unit *u, struct tr_err *err)
 
 int tr_service_watch_init(struct tr_service *s, struct tr_err *err)
 {
-    struct tr_family *lag, *retained, *headroom, *up, *restarts, *tables;
+    struct tr_family *lag, *retained, *headroom, *up, *restarts, *tables, *alarms;
     struct tr_metric_def counter = {.name = "tailrace_pipeline_restarts_total", .help = "How often it failed and was opened again.", .type = TR_COUNTER};
     struct tr_label src = {"source", s->cfg.source_name};
     int rc = gauge(s, "tailrace_end_to_end_lag_seconds", "Heartbeat: source clock to durable in the sink.", "seconds", 1e-6, &lag, err);
@@ -211,7 +208,7 @@ int tr_service_watch_init(struct tr_service *s, struct tr_err *err)
     if (rc >= 0)
         rc = gauge(s, "tailrace_tables", "Tables by state, at capture and in each sink.", NULL, 0, &tables, err);
     if (rc >= 0)
-        rc = gauge(s, "tailrace_alarms", "Alarms raised now.", NULL, 0, &s->alarms, err);
+        rc = gauge(s, "tailrace_alarms", "Alarms raised now.", NULL, 0, &alarms, err);
     if (rc >= 0)
         rc = tr_metrics_family(s->cfg.metrics, &counter, &restarts, err);
     if (rc >= 0)
@@ -230,11 +227,9 @@ int tr_service_watch_init(struct tr_service *s, struct tr_err *err)
         if (rc >= 0)
             rc = table_cells(tables, u, err);
     }
-    for (uint32_t i = 0; i < TR_ARRAY_LEN(kinds_known) && rc >= 0; i++) { /* there from the start, so that an alert on them never lacks its series */
-        struct alarms_of_kind *k = &s->kinds[s->n_kinds++];
-        snprintf(k->kind, sizeof k->kind, "%s", kinds_known[i]);
-        struct tr_label l = {"kind", k->kind};
-        rc = tr_family_cell(s->alarms, &l, 1, &k->cell, err);
+    for (uint32_t i = 0; i < SERVICE_KINDS && rc >= 0; i++) { /* there from the start, so that an alert on them never lacks its series */
+        struct tr_label l = {"kind", i < TR_ALARM_COUNT ? tr_alarm_kind((enum tr_alarm)i) : "other"};
+        rc = tr_family_cell(alarms, &l, 1, &s->m_alarms[i], err);
     }
     return rc < 0 ? rc : s->cfg.control->ops->alarm_list(s->cfg.control, take_alarm, s, err);
 }

@@ -18,7 +18,6 @@
 
 #define CALL_NS (30 * TR_NS_PER_S)
 #define PLAN_NS (600 * TR_NS_PER_S)
-#define TABLES_EVERY (10 * TR_NS_PER_S)
 #define NUDGE_AFTER (300 * TR_NS_PER_MS)
 
 struct snap_request {
@@ -131,7 +130,7 @@ static void restart_phases(struct tr_snap *p)
     atomic_store(&p->cancelled, false);
 }
 
-static int start_table(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_err *err)
+int tr_snap_begin(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_err *err)
 {
     if (!t->snap) {
         t->snap = tr_calloc(1, sizeof *t->snap);
@@ -209,24 +208,6 @@ static int submit_one(struct tr_snapshot *s, struct tr_snap *p, uint8_t op, uint
     return tr_capture_lane_submit(s->lane, r, ret_position);
 }
 
-/* Without a usable key there is no mirror, and a history only where a sink was told to keep one. */
-static int no_snapshot(struct tr_snapshot *s, struct tr_cap_table *t, const char *no_key, struct tr_err *err)
-{
-    bool kept = s->cap->has_changelog && s->cap->has_changelog(s->cap->arg, t->ns, t->name);
-    char reason[sizeof t->ctl.reason], text[800];
-    snprintf(reason, sizeof reason, "%.300s%s", no_key, kept ? "" : "; no sink has it in its changelog either, so nothing of it is kept");
-    if (t->ctl.state == TR_TABLE_NO_SNAPSHOT && !strcmp(t->ctl.reason, reason))
-        return TR_OK;
-    t->ctl.state = TR_TABLE_NO_SNAPSHOT;
-    memcpy(t->ctl.reason, reason, sizeof reason);
-    if (kept)
-        snprintf(text, sizeof text, "has no mirror, only a changelog: %s", reason);
-    else
-        snprintf(text, sizeof text, "is not mirrored: %s. Give it a key, or name it in a sink's changelog: ['%s.%s']", reason, t->ns, t->name);
-    tr_snap_log(TR_OSLOG_WARN, t, text);
-    return tr_snap_save(s, t, err);
-}
-
 static int phase_fence1(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *err)
 {
     struct tr_cap_table *t = p->table;
@@ -240,7 +221,7 @@ static int phase_fence1(struct tr_snapshot *s, struct tr_snap *p, struct tr_err 
     p->schema = sc;
     if (!sc->n_key) {
         p->phase = SNAP_DONE;
-        return no_snapshot(s, t, sc->no_key_reason, err);
+        return tr_snap_keyless(s, t, sc->no_key_reason, err);
     }
     rc = s->session->ops->fence_xid(s->session, in(CALL_NS), &p->x_g, err);
     p->x_g_generation = s->session->ops->generation(s->session);
@@ -483,6 +464,18 @@ static int phase_fills(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *
     return TR_OK;
 }
 
+static void alarm_of(struct tr_snapshot *s, const struct tr_cap_table *t, const char *text)
+{
+    struct tr_control *c = s->cap->control;
+    char name[140], subject[TR_ALARM_SUBJECT_CHARS];
+    snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
+    tr_alarm_subject(subject, NULL, name);
+    if (text)
+        c->ops->alarm_set(c, tr_alarm_kind(TR_ALARM_TABLE), subject, text, NULL);
+    else
+        c->ops->alarm_clear(c, tr_alarm_kind(TR_ALARM_TABLE), subject, NULL);
+}
+
 static int phase_end(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *err)
 {
     if (tr_capture_lane_durable(s->lane) < p->end_position)
@@ -501,9 +494,7 @@ static int phase_end(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *er
     s->cap->control->ops->chunk_clear(s->cap->control, t->ctl.table_id, t->ctl.snapshot_id + 1, NULL);
     unpin(s, t);
     p->phase = SNAP_DONE;
-    char subject[140];
-    snprintf(subject, sizeof subject, "%s.%s", t->ns, t->name);
-    s->cap->control->ops->alarm_clear(s->cap->control, "table", subject, NULL);
+    alarm_of(s, t, NULL);
     char text[96];
     snprintf(text, sizeof text, "snapshot complete: %" PRIu64 " rows", t->ctl.rows_read);
     tr_snap_log(TR_OSLOG_INFO, t, text);
@@ -526,74 +517,31 @@ static int step_phase(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *e
     return TR_OK;
 }
 
-static void pause_table(struct tr_snapshot *s, struct tr_cap_table *t, const char *reason)
+void tr_snap_pause(struct tr_snapshot *s, struct tr_cap_table *t, const char *reason)
 {
     t->ctl.state = TR_TABLE_PAUSED;
     snprintf(t->ctl.reason, sizeof t->ctl.reason, "%s", reason);
     tr_snap_save(s, t, NULL);
     unpin(s, t);
     tr_snap_log(TR_OSLOG_ERROR, t, reason);
-    char subject[140];
-    snprintf(subject, sizeof subject, "%s.%s", t->ns, t->name);
-    s->cap->control->ops->alarm_set(s->cap->control, "table", subject, reason, NULL);
+    alarm_of(s, t, reason);
 }
 
 static void table_trouble(struct tr_cap_table *t, const struct tr_err *err)
 {
     char name[140];
     snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
-    if (tr_oslog_begins(&t->snap->trouble, err))
+    if (tr_oslog_failed(&t->snap->trouble, err))
         tr_oslog_err(TR_OSLOG_WARN, "snapshot", TR_OSLOG_F({"table", name}), err);
 }
 
 static void table_well(struct tr_cap_table *t)
 {
     char lasted[TR_OSLOG_LASTED_CHARS], text[64];
-    if (!tr_oslog_ends(&t->snap->trouble, lasted))
+    if (!tr_oslog_well(&t->snap->trouble, lasted))
         return;
     snprintf(text, sizeof text, "goes on after %s", lasted);
     tr_snap_log(TR_OSLOG_INFO, t, text);
-}
-
-static bool under_way(const struct tr_cap_table *t)
-{
-    return t->snap && t->snap->phase != SNAP_DONE;
-}
-
-static void set_identity(struct tr_snapshot *s, struct tr_cap_table *t, uint32_t id)
-{
-    struct tr_capture *c = s->cap;
-    if (atomic_load(&t->source_id) == id)
-        return;
-    for (struct tr_cap_table *x = c->tables; id && x; x = x->next)
-        if (x != t && atomic_load(&x->source_id) == id) { /* the table had that name before, and may get it back before the next look */
-            tr_cap_stray(c, x);
-            atomic_store(&x->source_id, 0);
-        }
-    atomic_store(&t->source_id, id);
-    atomic_fetch_add(&c->identities, 1);
-}
-
-/* Tables that capture met under another name, or others under theirs. A fingerprint that no table has is recorded, so that the next look at
- * the tables takes a new snapshot, also after a crash. Before a BEGIN there is nothing to mend: what strayed before it is read. */
-static void note_strays(struct tr_snapshot *s)
-{
-    for (struct tr_cap_table *t = atomic_load(&s->cap->strays) ? s->cap->tables : NULL; t; t = t->next) {
-        if (!atomic_exchange(&t->strayed, false))
-            continue;
-        if (t->ctl.state == TR_TABLE_LIVE || (under_way(t) && t->snap->phase >= SNAP_BEGIN)) {
-            uint64_t was = t->ctl.storage_fingerprint;
-            TR_FAILPOINT("snapshot.before_note");
-            t->ctl.storage_fingerprint &= ~(uint64_t)UINT32_MAX;
-            if (tr_snap_save(s, t, NULL) < 0) {
-                t->ctl.storage_fingerprint = was;
-                atomic_store(&t->strayed, true);
-                continue;
-            }
-            tr_snap_log(TR_OSLOG_WARN, t, "its changes came under another name, or another table's under this one: unless the next look at the tables finds it gone, a new snapshot is taken");
-        }
-        atomic_fetch_sub(&s->cap->strays, 1);
-    }
 }
 
 static void step_table(struct tr_snapshot *s, struct tr_cap_table *t)
@@ -610,7 +558,7 @@ static void step_table(struct tr_snapshot *s, struct tr_cap_table *t)
     }
     if (p->again) {
         atomic_store(&p->cancelled, true);
-        if (p->out == 0 && start_table(s, t, &err) < 0)
+        if (p->out == 0 && tr_snap_begin(s, t, &err) < 0)
             tr_oslog_err(TR_OSLOG_ERROR, "snapshot", NULL, 0, &err);
         return;
     }
@@ -623,7 +571,7 @@ static void step_table(struct tr_snapshot *s, struct tr_cap_table *t)
             if (rc == TR_REJECT || rc == TR_STALE) {
                 if (p->phase == SNAP_FENCE1) {
                     p->phase = SNAP_DONE;
-                    pause_table(s, t, err.msg);
+                    tr_snap_pause(s, t, err.msg);
                 } else {
                     p->again = true;
                 }
@@ -679,120 +627,6 @@ static void take_result(struct tr_snapshot *s, struct snap_task *t)
     tr_snap_task_free(t);
 }
 
-/* ---- tables come and go ---- */
-
-struct tables_arg {
-    struct tr_snapshot *s;
-};
-
-static uint64_t fingerprint_of(const struct tr_cdc_table *d)
-{
-    uint32_t low = (uint32_t)(d->storage_fingerprint ^ d->storage_fingerprint >> 32);
-    return d->storage_fingerprint ? (uint64_t)d->source_id << 32 | (low ? low : 1) : 0;
-}
-
-static void see_table(void *arg, const struct tr_cdc_table *d)
-{
-    struct tr_snapshot *s = ((struct tables_arg *)arg)->s;
-    struct tr_capture *c = s->cap;
-    struct tr_cap_table *t = tr_cap_table_of(c, d->ns, d->name);
-    if (!t || t->heartbeat)
-        return;
-    struct tr_err err;
-    if (!t->known) {
-        if (c->control->ops->table_ensure(c->control, c->source_name, d->ns, d->name, &t->ctl, &err) < 0) {
-            tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
-            return;
-        }
-        t->known = true;
-    }
-    t->selected = true;
-    set_identity(s, t, d->source_id);
-    if (!d->published)
-        return;
-    t->ctl.rows_estimate = d->rows_estimate;
-    uint64_t per_row = d->rows_estimate ? d->bytes_estimate / d->rows_estimate : 0;
-    uint64_t rows = per_row ? s->tuning.chunk_bytes / TR_MAX(per_row, 1) : 1000;
-    rows = TR_MIN(TR_MAX(rows, 50), s->tuning.chunk_rows_max);
-    uint64_t now = fingerprint_of(d), known = t->snap && t->snap->fingerprint ? t->snap->fingerprint : t->ctl.storage_fingerprint;
-    bool moved = now && known && now != known;
-    if (t->ctl.state == TR_TABLE_NEW && d->key_ok) {
-        t->ctl.storage_fingerprint = now;
-    } else if (!d->key_ok && (t->ctl.state == TR_TABLE_NEW || t->ctl.state == TR_TABLE_NO_SNAPSHOT)) {
-        no_snapshot(s, t, d->no_key, NULL);
-    } else if (t->ctl.state == TR_TABLE_NO_SNAPSHOT) {
-        t->ctl.state = TR_TABLE_NEW;
-        t->ctl.storage_fingerprint = now;
-    } else if (moved && (t->ctl.state == TR_TABLE_LIVE || under_way(t))) {
-        tr_snap_log(TR_OSLOG_WARN, t, "another table has its name now or had it for a while, or its partitions changed outside the stream (attach, detach, truncate or rewrite of a leaf): taking a new snapshot");
-        if (under_way(t)) {
-            t->snap->again = true;
-            t->snap->fingerprint = now;
-        } else {
-            t->ctl.state = TR_TABLE_NEW;
-            t->ctl.storage_fingerprint = now;
-        }
-    }
-    if (t->snap)
-        t->snap->rows_per_chunk = rows;
-    else if ((t->snap = tr_calloc(1, sizeof *t->snap))) {
-        t->snap->table = t;
-        t->snap->phase = SNAP_DONE;
-        t->snap->rows_per_chunk = rows;
-    }
-}
-
-static void refresh_tables(struct tr_snapshot *s)
-{
-    struct tr_err err;
-    bool changed = false;
-    int64_t now = tr_now_ns();
-    if (now < s->tables_at_ns)
-        return;
-    s->tables_at_ns = now + TABLES_EVERY;
-    int rc = s->session->ops->publish(s->session, in(CALL_NS), &changed, &err);
-    struct tables_arg arg = {s};
-    if (rc >= 0) {
-        for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
-            t->selected = false;
-        rc = s->session->ops->tables(s->session, in(CALL_NS), see_table, &arg, &err);
-    }
-    if (rc < 0) {
-        s->tables_at_ns = now + TR_NS_PER_S;
-        if (tr_oslog_begins(&s->trouble, &err))
-            tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
-        return;
-    }
-    char lasted[TR_OSLOG_LASTED_CHARS];
-    if (tr_oslog_ends(&s->trouble, lasted))
-        tr_oslog_write(TR_OSLOG_INFO, "snapshot", "looking for tables again after %s", lasted);
-    /* a table that is gone keeps what the sinks have of it, and says so */
-    for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
-        if (t->known && !t->selected && t->ctl.state == TR_TABLE_LIVE)
-            pause_table(s, t, "the table does not exist any more, or is not selected by the configuration");
-    for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
-        if (t->known && !t->selected && atomic_load(&t->source_id)) {
-            tr_cap_stray(s->cap, t); /* what comes until it is seen again is not looked for */
-            set_identity(s, t, 0);
-        }
-}
-
-static void start_new_tables(struct tr_snapshot *s)
-{
-    uint32_t running = 0;
-    for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
-        running += under_way(t);
-    for (struct tr_cap_table *t = s->cap->tables; t && running < s->tuning.tables_max; t = t->next) {
-        if (!t->known || !t->selected || t->ctl.state != TR_TABLE_NEW || under_way(t))
-            continue;
-        struct tr_err err;
-        if (start_table(s, t, &err) < 0)
-            tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
-        else
-            running++;
-    }
-}
-
 static void take_requests(struct tr_snapshot *s)
 {
     for (;;) {
@@ -804,7 +638,7 @@ static void take_requests(struct tr_snapshot *s)
         struct snap_request *r = tr_container_of(l, struct snap_request, link);
         struct tr_cap_table *t = r->table;
         tr_free(r);
-        if (under_way(t))
+        if (tr_snap_under_way(t))
             t->snap->again = true;
         else if (t->known) {
             t->ctl.state = TR_TABLE_NEW;
@@ -839,11 +673,11 @@ static void coordinate(void *arg)
         if (waiting_for)
             waits(s, waiting_for, waiting);
         take_requests(s);
-        note_strays(s);
-        refresh_tables(s);
-        start_new_tables(s);
+        tr_snap_note_strays(s);
+        tr_snap_look(s);
+        tr_snap_begin_new(s);
         for (struct tr_cap_table *t = s->cap->tables; t && !tr_snapshot_stopping(s); t = t->next)
-            if (under_way(t))
+            if (tr_snap_under_way(t))
                 step_table(s, t);
     }
 }

@@ -1,5 +1,5 @@
 /*
- * snapshot_internal.h: shared by snapshot.c (the coordinator) and snapshot_worker.c (who reads rows).
+ * snapshot_internal.h: shared by snapshot.c (the coordinator), snapshot_tables.c (what it sees of the tables) and snapshot_worker.c (who reads rows).
  */
 #ifndef TR_SNAPSHOT_INTERNAL_H
 #define TR_SNAPSHOT_INTERNAL_H
@@ -85,7 +85,7 @@ struct tr_snapshot {
     struct tr_cdc_session *session;          /* coordinator's, primary */
     struct tr_cdc_session **worker_sessions; /* for interrupting: [2 * i] primary, [2 * i + 1] replica or NULL */
     int64_t tables_at_ns;
-    struct tr_oslog_episode trouble; /* the coordinator's: with looking for tables */
+    struct tr_oslog_episode trouble, note_trouble; /* the coordinator's: with looking for tables, with noting those that strayed */
 };
 
 struct snap_worker {
@@ -98,11 +98,42 @@ struct snap_worker {
     uint32_t next_fence;
 };
 
-/* snapshot.c, also used by snapshot_recover.c */
+/* tr_ctl_table.storage_fingerprint: which table a snapshot has read, in what storage. Upper half: its source_id (cdc_source.h). Lower half: of
+ * its storage fingerprint then; 0 there is none that a table has, so the next look finds a new snapshot due. 0 as a whole: nothing is known. */
+static inline uint64_t tr_snap_fingerprint(uint32_t source_id, uint64_t storage)
+{
+    uint32_t low = (uint32_t)(storage ^ storage >> 32);
+    return storage ? (uint64_t)source_id << 32 | (low ? low : 1) : 0;
+}
+
+static inline uint64_t tr_snap_fingerprint_due(uint64_t fingerprint)
+{
+    return fingerprint & ~(uint64_t)UINT32_MAX;
+}
+
+static inline uint32_t tr_snap_fingerprint_source_id(uint64_t fingerprint)
+{
+    return (uint32_t)(fingerprint >> 32);
+}
+
+static inline bool tr_snap_under_way(const struct tr_cap_table *t)
+{
+    return t->snap && t->snap->phase != SNAP_DONE;
+}
+
+/* snapshot.c */
 struct snap_chunk *tr_snap_add_chunk(struct tr_snap *p, struct tr_slice lo, struct tr_slice hi); /* NULL: no memory */
 int tr_snap_pin(struct tr_snapshot *s, struct tr_cap_table *t, uint64_t offset, struct tr_err *err);
 int tr_snap_save(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_err *err);
 void tr_snap_log(enum tr_oslog_level level, const struct tr_cap_table *t, const char *text);
+int tr_snap_begin(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_err *err); /* from its first phase */
+void tr_snap_pause(struct tr_snapshot *s, struct tr_cap_table *t, const char *reason);
+
+/* snapshot_tables.c */
+int tr_snap_keyless(struct tr_snapshot *s, struct tr_cap_table *t, const char *no_key, struct tr_err *err); /* it can have none */
+void tr_snap_note_strays(struct tr_snapshot *s);
+void tr_snap_look(struct tr_snapshot *s);      /* at the source's tables, when that is due */
+void tr_snap_begin_new(struct tr_snapshot *s); /* as many as may be under way */
 
 void tr_snapshot_worker_run(void *arg); /* struct snap_worker * */
 bool tr_snapshot_stopping(struct tr_snapshot *s);

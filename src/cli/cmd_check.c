@@ -157,7 +157,7 @@ static void check_agreement(struct tr_app *a, struct tr_cdc_session *s, struct r
         return;
     }
     json_t *running = NULL;
-    switch (tr_agreement(&f, why, sizeof why)) {
+    switch (tr_agreement_decide(&f, why, sizeof why)) {
     case TR_AGREE_RESUME:
         say(r, TR_FINDING_OK, "resume", name, "", "slot %s is the one of %s; capture goes on from %s", name, dir, tr_format_lsn(src.confirm_lsn, lsn));
         break;

@@ -31,6 +31,7 @@ struct tr_msg *tr_msg_new(struct tr_out *o)
 static void msg_free(struct tr_msg *m)
 {
     m->seg = tr_seg_unref(m->seg);
+    tr_generation_unref(m->generation);
     if (m->spans != m->inline_span)
         tr_free(m->spans);
     tr_free(m);

@@ -116,9 +116,7 @@ static struct tr_batcher_bin *bin_for(struct tr_batcher *b, const struct tr_batc
     }
     if (!hit)
         hit = bin_open(b, it->target, it->table, it->binding);
-    if (!hit) { /* all are used: the caller did not ask; the rows are put behind the largest's, which is sealed by force */
-        TR_UNREACHABLE();
-    }
+    TR_ASSERT(hit != NULL); /* else the caller did not ask */
     if (b->n_bins == b->cfg.bins_max)
         largest(b)->forced = true;
     return hit;

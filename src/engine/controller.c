@@ -1,5 +1,6 @@
 #include "engine.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -38,7 +39,7 @@ static int commit(struct tr_pipeline *p, int64_t now_ns, int64_t sync_deadline_n
         if (rc == TR_FATAL || rc == TR_FENCED || rc == TR_REJECT)
             tr_pl_fail(p, &err);
         else
-            tr_pl_trouble(p, &p->commit_trouble, &err, "commit");
+            tr_pl_trouble(p, &p->commit_trouble, &err);
         return rc;
     }
     tr_pl_well(p, &p->commit_trouble);
@@ -131,6 +132,8 @@ static int wire(struct tr_pipeline *p, const struct tr_event *ev, int64_t now_ns
     l->id = ev->lane_id;
     l->epoch = ev->epoch;
     l->worker = w;
+    snprintf(l->party.who, sizeof l->party.who, "lane %u", l->id);
+    l->trouble.with = &l->party;
     tr_list_init(&l->node);
     atomic_fetch_add(&w->load, 1);
     p->lanes[p->n_lanes++] = l;
@@ -196,7 +199,7 @@ static void take_events(struct tr_pipeline *p, int64_t now_ns)
             continue;
         err.rc = rc;
         if (rc == TR_RETRY || rc == TR_NOMEM)
-            tr_pl_trouble(p, &p->source_trouble, &err, "source");
+            tr_pl_trouble(p, &p->source_trouble, &err);
         else
             tr_pl_fail(p, &err);
         return;
@@ -228,7 +231,7 @@ static bool lane_given(struct tr_pipeline *p, struct tr_lane_rt *l, int64_t now_
     if (l->answer && (rc = p->def.source->ops->answer(p->def.source, &l->ev, &err)) < 0) {
         err.rc = rc;
         if (rc == TR_RETRY || rc == TR_NOMEM)
-            tr_pl_trouble(p, &p->source_trouble, &err, "source");
+            tr_pl_trouble(p, &p->source_trouble, &err);
         else
             tr_pl_fail(p, &err);
     }

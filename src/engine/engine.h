@@ -10,7 +10,7 @@
  * down fails them. The last reference posts the ack to the controller.
  *
  * Locks, none held while another is taken: tr_pipeline.lock (troubles, failure), tr_worker.lock (its inbox), tr_shard.lock
- * (jobs, results), tr_sink_rt.lock (targets). Everything else is owned by one thread, as the comments say, or atomic.
+ * (jobs, results), tr_sink_rt.lock (targets, refusals). Everything else is owned by one thread, as the comments say, or atomic.
  */
 #ifndef TR_ENGINE_H
 #define TR_ENGINE_H
@@ -28,6 +28,7 @@
 #include "oslog.h"
 #include "pipeline.h"
 #include "pqueue.h"
+#include "refusal.h"
 #include "thread.h"
 
 enum {
@@ -39,14 +40,20 @@ enum {
     TR_CONTROLLER_WAIT_NS = 100 * 1000 * 1000,
 };
 
-/* The last trouble of one reporter, kept until its next success. Under tr_pipeline.lock but for `set`, which is the reporter's. Those of the
- * same `who` (a sink's shards and its target thread) are one trouble to people: told once, over with the last. */
+/* Whom trouble is with: a sink, the source, a lane. However many reporters it has (a sink's shards and its target thread), it is one trouble to
+ * people: told once, over with the last of them. Under tr_pipeline.lock; `who` does not change. */
+struct tr_party {
+    char who[64];
+    uint32_t n;                   /* reporters in trouble */
+    struct tr_oslog_episode episode;
+};
+
+/* The last trouble of one reporter, kept until its next success. Under tr_pipeline.lock but for `set`, which is the reporter's. */
 struct tr_trouble {
     struct tr_list node;
+    struct tr_party *with;        /* set once, before its first trouble */
     bool set;
     struct tr_err err;
-    char who[64];
-    struct tr_oslog_episode episode;
 };
 
 /* ---- messages from terminals to shards, and batches -------------------------------------------------------------- */
@@ -62,6 +69,7 @@ struct tr_msg {
     uint32_t rows, part;   /* part: of the batch it is in */
     uint8_t flags;
     bool dependent;        /* some row is MOVED or has an unchanged column */
+    struct tr_generation *generation; /* its terminal's when the chunk was begun, it.binding; NULL: a mark */
     struct tr_ackset acks;
     uint32_t n_spans, cap_spans;
     struct tr_span *spans; /* inline_span until it grows */
@@ -115,14 +123,6 @@ struct tr_target_ent { /* under tr_sink_rt.lock; lives until the pipeline is fre
     struct tr_err err;
 };
 
-/* A table that has refused a part. What was put for it before its chain let go of it (tr_out_unbind) is refused as well, tried or not: a later
- * row that went in would keep an earlier one of its key out for ever. */
-struct tr_refusal {
-    uint32_t table_id, variant;
-    uint64_t below;        /* generation at the unbind; UINT64_MAX: not yet */
-    struct tr_err err;
-};
-
 struct tr_sink_rt {
     struct tr_pipeline *p;
     uint32_t index;
@@ -135,17 +135,17 @@ struct tr_sink_rt {
     struct tr_mutex lock;
     struct tr_list targets;       /* tr_target_ent */
     struct tr_list rebinds;       /* tr_ebatch */
-    _Atomic uint64_t generation;  /* grows when a target is forgotten */
-    struct tr_refusal *refusals;  /* under lock; one per (table, variant) */
-    uint32_t n_refusals, cap_refusals;
-    _Atomic bool any_refusal;
+    struct tr_refusals refusals;  /* under lock */
+    _Atomic uint64_t generation;  /* the present one of `refusals`: targets were forgotten at its beginning */
+    _Atomic bool any_refusal;     /* falls with the last of them */
     _Atomic bool probed;
     struct tr_waker waker;        /* the target thread's */
     struct tr_thread *thread;
     int64_t probe_ns;             /* the target thread's: next probe */
     uint32_t probe_attempt;
     struct tr_prng prng;
-    struct tr_trouble trouble;
+    struct tr_party party;        /* for its shards as well */
+    struct tr_trouble trouble;    /* the target thread's */
     struct tr_cell *m_rows, *m_bytes, *m_batches, *m_retries, *m_rejects, *m_breakers;
     struct tr_histogram *m_write;
 };
@@ -227,6 +227,7 @@ struct tr_lane_rt {
     uint32_t next;
     bool pending, blocked, not_ready, ended, flushed;
     int64_t tended_ns, hold_ns;
+    struct tr_party party;
     struct tr_trouble trouble;
     /* the controller's */
     bool revoked, answer, closing;
@@ -299,6 +300,7 @@ struct tr_pipeline {
     uint32_t n_lanes, cap_lanes;
     struct tr_watermark *marks;
     uint32_t cap_marks;
+    struct tr_party source_party, commit_party;
     struct tr_trouble source_trouble, commit_trouble;
     bool queues_closed;
     bool assigned_before;
@@ -307,7 +309,7 @@ struct tr_pipeline {
 
 /* pipeline.c */
 void tr_pl_fail(struct tr_pipeline *p, const struct tr_err *err); /* any thread; the first one counts */
-void tr_pl_trouble(struct tr_pipeline *p, struct tr_trouble *t, const struct tr_err *err, const char *who);
+void tr_pl_trouble(struct tr_pipeline *p, struct tr_trouble *t, const struct tr_err *err);
 void tr_pl_well(struct tr_pipeline *p, struct tr_trouble *t);
 void tr_pl_forget(struct tr_pipeline *p, struct tr_trouble *t);   /* its reporter ends */
 void tr_pl_wake_workers(struct tr_pipeline *p);
@@ -341,9 +343,6 @@ void tr_out_wake(struct tr_out *o, bool room, bool idle); /* shard: there is roo
 void tr_pl_end_threads(struct tr_pipeline *p);
 
 /* target.c */
-int tr_sink_refuse(struct tr_sink_rt *k, const struct tr_target *t, const struct tr_err *err); /* NOMEM */
-bool tr_sink_refused(struct tr_sink_rt *k, const struct tr_ebatch *b, struct tr_err *ret); /* ret->code: the part */
-void tr_sink_let_go(struct tr_sink_rt *k, uint32_t table_id, uint32_t variant, uint64_t generation); /* k->lock held */
 void tr_sink_rebind(struct tr_sink_rt *k, struct tr_ebatch *b);
 
 #endif

@@ -61,39 +61,28 @@ void tr_pl_fail(struct tr_pipeline *p, const struct tr_err *err)
     tr_waker_wake(&p->waker);
 }
 
-static const struct tr_trouble *same_who(const struct tr_pipeline *p, const struct tr_trouble *t)
-{
-    TR_LIST_EACH (n, &p->troubles) {
-        const struct tr_trouble *o = tr_container_of(n, struct tr_trouble, node);
-        if (o != t && !strcmp(o->who, t->who))
-            return o;
-    }
-    return NULL;
-}
-
-void tr_pl_trouble(struct tr_pipeline *p, struct tr_trouble *t, const struct tr_err *err, const char *who)
+void tr_pl_trouble(struct tr_pipeline *p, struct tr_trouble *t, const struct tr_err *err)
 {
     tr_mutex_lock(&p->lock);
     t->err = *err;
     if (!t->set) {
         t->set = true;
-        snprintf(t->who, sizeof t->who, "%s", who);
-        const struct tr_trouble *o = same_who(p, t);
-        t->episode = o ? o->episode : (struct tr_oslog_episode){0};
+        t->with->n++;
         tr_list_push_back(&p->troubles, &t->node);
     }
-    bool tell = tr_oslog_begins(&t->episode, err);
+    bool tell = tr_oslog_failed(&t->with->episode, err);
     tr_mutex_unlock(&p->lock);
     if (tell)
-        tr_oslog_err(TR_OSLOG_WARN, "engine", TR_OSLOG_F({"pipeline", p->name}, {"who", who}), err);
+        tr_oslog_err(TR_OSLOG_WARN, "engine", TR_OSLOG_F({"pipeline", p->name}, {"who", t->with->who}), err);
 }
 
+/* True when that was the last of them. */
 static bool take_out(struct tr_pipeline *p, struct tr_trouble *t, char ret_lasted[TR_OSLOG_LASTED_CHARS])
 {
     tr_mutex_lock(&p->lock);
     t->set = false;
     tr_list_del(&t->node);
-    bool over = !same_who(p, t) && tr_oslog_ends(&t->episode, ret_lasted);
+    bool over = --t->with->n == 0 && tr_oslog_well(&t->with->episode, ret_lasted);
     tr_mutex_unlock(&p->lock);
     return over;
 }
@@ -102,7 +91,7 @@ void tr_pl_well(struct tr_pipeline *p, struct tr_trouble *t)
 {
     char lasted[TR_OSLOG_LASTED_CHARS];
     if (t->set && take_out(p, t, lasted))
-        tr_oslog_fields(TR_OSLOG_INFO, "engine", TR_OSLOG_F({"pipeline", p->name}, {"who", t->who}, {"was", t->err.msg}), "well again after %s", lasted);
+        tr_oslog_fields(TR_OSLOG_INFO, "engine", TR_OSLOG_F({"pipeline", p->name}, {"who", t->with->who}, {"was", t->err.msg}), "well again after %s", lasted);
 }
 
 void tr_pl_forget(struct tr_pipeline *p, struct tr_trouble *t)
@@ -269,6 +258,8 @@ static int make_sink(struct tr_pipeline *p, uint32_t i, const struct tr_pipeline
     k->p = p;
     k->index = i;
     snprintf(k->name, sizeof k->name, "%s", d->name);
+    snprintf(k->party.who, sizeof k->party.who, "%s", d->name);
+    k->trouble.with = &k->party;
     k->sink = d->sink;
     k->t = d->tuning;
     k->t.inflight = allowed_inflight(d->sink, &d->tuning);
@@ -281,6 +272,8 @@ static int make_sink(struct tr_pipeline *p, uint32_t i, const struct tr_pipeline
     tr_list_init(&k->targets);
     tr_list_init(&k->rebinds);
     tr_prng_init(&k->prng, tr_random_u64());
+    if (tr_refusals_init(&k->refusals) < 0)
+        return tr_err_set(err, TR_NOMEM, TR_DOM_ENGINE, "no memory for sink %s", d->name);
     int rc = tr_waker_init(&k->waker, err);
     if (rc < 0)
         return rc;
@@ -360,6 +353,10 @@ int tr_pipeline_new(const struct tr_pipeline_def *def, struct tr_pipeline **ret,
     tr_mutex_init(&p->lock);
     tr_cond_init(&p->ended_cond);
     tr_list_init(&p->troubles);
+    p->source_party = (struct tr_party){.who = "source"};
+    p->source_trouble.with = &p->source_party;
+    p->commit_party = (struct tr_party){.who = "commit"};
+    p->commit_trouble.with = &p->commit_party;
     tr_prng_init(&p->prng, tr_random_u64());
     atomic_store(&p->watermark, INT64_MIN);
     tr_ckpt_init(&p->ckpt, TR_POLLS_MAX, def->tuning.commit_interval_ns, def->tuning.commit_eagerly, tr_now_ns());
@@ -472,7 +469,7 @@ void tr_pipeline_status(const struct tr_pipeline *cp, struct tr_pipeline_status 
     } else if (!tr_list_empty(&p->troubles)) {
         const struct tr_trouble *t = tr_container_of(tr_list_first(&p->troubles), struct tr_trouble, node);
         ret->error = t->err;
-        ret->error_since_us = t->episode.since_us;
+        ret->error_since_us = t->with->episode.since_us;
     }
     tr_mutex_unlock(&p->lock);
 }
@@ -483,7 +480,7 @@ static void free_sink(struct tr_sink_rt *k)
         tr_shard_done(&k->shards[s]);
     tr_free(k->shards);
     struct tr_list *n;
-    tr_free(k->refusals);
+    tr_refusals_done(&k->refusals);
     while ((n = tr_list_pop_front(&k->targets))) {
         struct tr_target_ent *e = tr_container_of(n, struct tr_target_ent, node);
         if (e->schema)

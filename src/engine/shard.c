@@ -19,6 +19,7 @@ int tr_shard_init(struct tr_shard *s, struct tr_sink_rt *k, uint32_t index, stru
 {
     s->sink = k;
     s->index = index;
+    s->trouble.with = &k->party;
     s->waker.fd = -1;
     tr_mutex_init(&s->lock);
     tr_list_init(&s->rebound);
@@ -166,8 +167,8 @@ static void on_result(struct tr_shard *s, const struct tr_result *r, int64_t now
         b->err = err;
     if (r->rc >= 0)
         tr_pl_well(p, &s->trouble);
-    else
-        tr_pl_trouble(p, &s->trouble, &err, s->sink->name);
+    else if (r->rc != TR_REJECT) /* a refused part is its table's trouble, and says nothing of the sink */
+        tr_pl_trouble(p, &s->trouble, &err);
     tr_dispatcher_on_result(&s->disp, ticket, r->rc, err.blame, err.retry_after_ms, now_ns);
     if (r->resync) /* even if the ticket is history: what was handed over behind it was dropped */
         tr_dispatcher_on_forgotten(&s->disp, r->ticket, INT64_MIN);
@@ -204,7 +205,7 @@ static bool take_results(struct tr_shard *s, int64_t now_ns)
             tr_dispatcher_on_rebound(&s->disp, b, INT64_MIN);
         } else if (b->bind_rc == TR_STALE) {
             struct tr_retry retry = {s->sink->t.backoff_min_ns, s->sink->t.backoff_max_ns};
-            tr_pl_trouble(s->sink->p, &s->trouble, &b->err, s->sink->name);
+            tr_pl_trouble(s->sink->p, &s->trouble, &b->err);
             tr_dispatcher_on_rebound(&s->disp, b, tr_deadline_ns(now_ns, tr_retry_delay_ns(&retry, 2, b->err.retry_after_ms, &s->prng)));
         } else {
             b->err.code = b->bind_part;
@@ -272,6 +273,36 @@ static void forget_later(struct tr_shard *s)
     tr_dispatcher_on_forgotten(&s->disp, 0, INT64_MIN);
 }
 
+static int refuse(struct tr_sink_rt *k, const struct tr_target *t, const struct tr_err *err)
+{
+    tr_mutex_lock(&k->lock);
+    int rc = tr_refusals_add(&k->refusals, t->table_id, (uint32_t)t->variant, err);
+    atomic_store(&k->any_refusal, k->refusals.n > 0);
+    tr_mutex_unlock(&k->lock);
+    return rc;
+}
+
+/* Does it hold a part that is refused with one before it? ret->code: which. */
+static bool refused_before(struct tr_sink_rt *k, const struct tr_ebatch *b, struct tr_err *ret)
+{
+    if (!atomic_load(&k->any_refusal))
+        return false;
+    const struct tr_err *why = NULL;
+    tr_mutex_lock(&k->lock);
+    atomic_store(&k->any_refusal, tr_refusals_expire(&k->refusals));
+    TR_LIST_EACH (n, &b->items) {
+        const struct tr_msg *m = msg_of(n);
+        why = tr_refusals_why(&k->refusals, m->target->table_id, (uint32_t)m->target->variant, m->it.binding);
+        if (why) {
+            *ret = *why;
+            ret->code = m->part;
+            break;
+        }
+    }
+    tr_mutex_unlock(&k->lock);
+    return why != NULL;
+}
+
 static void on_rejected(struct tr_shard *s, struct tr_ebatch *b)
 {
     struct tr_pipeline *p = s->sink->p;
@@ -285,7 +316,7 @@ static void on_rejected(struct tr_shard *s, struct tr_ebatch *b)
     enum tr_reject_answer answer = TR_REJECT_FAIL;
     if (b->sealed.n_parts > 1 && (err.code < 0 || err.code >= (int64_t)b->sealed.n_parts))
         tr_err_set(&err, TR_FATAL, TR_DOM_ENGINE, "sink %s refused a batch without saying which of its %u parts: %s", s->sink->name, b->sealed.n_parts, b->err.msg);
-    else if (tr_sink_refuse(s->sink, b->sealed.parts[part].target, &err) < 0)
+    else if (refuse(s->sink, b->sealed.parts[part].target, &err) < 0)
         tr_err_set(&err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory to note a refused table", s->sink->name);
     else if (p->def.on_reject)
         answer = p->def.on_reject(p->def.arg, s->sink->index, b->sealed.parts[part].target, b->part_first[part], &err);
@@ -309,7 +340,7 @@ static bool act(struct tr_shard *s, int64_t now_ns)
     case TR_DISP_ACT_NONE:
         return false;
     case TR_DISP_ACT_WRITE:
-        if (tr_sink_refused(s->sink, b, &b->err))
+        if (refused_before(s->sink, b, &b->err))
             tr_dispatcher_on_result(&s->disp, a.ticket, TR_REJECT, TR_BLAME_BATCH, 0, now_ns);
         else
             start_write(s, &a);

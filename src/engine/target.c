@@ -1,7 +1,5 @@
 #include "engine.h"
 
-#include "alloc.h"
-
 #include "check.h"
 #include "oslog.h"
 #include "retry.h"
@@ -57,7 +55,7 @@ static void carry_out(struct tr_sink_rt *k, struct tr_target_ent *e)
     }
     tr_mutex_unlock(&k->lock);
     if (again) {
-        tr_pl_trouble(k->p, &k->trouble, &err, k->name);
+        tr_pl_trouble(k->p, &k->trouble, &err);
     } else {
         tr_pl_well(k->p, &k->trouble);
         if (fatal)
@@ -66,67 +64,6 @@ static void carry_out(struct tr_sink_rt *k, struct tr_target_ent *e)
             tr_oslog_err(TR_OSLOG_WARN, "engine", TR_OSLOG_F({"pipeline", k->p->name}, {"sink", k->name}), &err);
         tr_pl_wake_workers(k->p);
     }
-}
-
-/* ---- refusals ------------------------------------------------------------------------------------------------------- */
-
-static struct tr_refusal *refusal_of(const struct tr_sink_rt *k, uint32_t table_id, uint32_t variant)
-{
-    for (uint32_t i = 0; i < k->n_refusals; i++)
-        if (k->refusals[i].table_id == table_id && k->refusals[i].variant == variant)
-            return &k->refusals[i];
-    return NULL;
-}
-
-int tr_sink_refuse(struct tr_sink_rt *k, const struct tr_target *t, const struct tr_err *err)
-{
-    int rc = TR_OK;
-    tr_mutex_lock(&k->lock);
-    struct tr_refusal *r = refusal_of(k, t->table_id, (uint32_t)t->variant);
-    if (!r && k->n_refusals == k->cap_refusals) {
-        uint32_t cap = k->cap_refusals ? k->cap_refusals * 2 : 4;
-        struct tr_refusal *v = tr_realloc(k->refusals, cap * sizeof *v);
-        rc = v ? TR_OK : TR_NOMEM;
-        k->refusals = v ? v : k->refusals;
-        k->cap_refusals = v ? cap : k->cap_refusals;
-    }
-    if (!r && rc >= 0) {
-        r = &k->refusals[k->n_refusals++];
-        *r = (struct tr_refusal){.table_id = t->table_id, .variant = (uint32_t)t->variant};
-    }
-    if (r && r->below != UINT64_MAX) {
-        r->below = UINT64_MAX;
-        r->err = *err;
-    }
-    atomic_store(&k->any_refusal, true);
-    tr_mutex_unlock(&k->lock);
-    return rc;
-}
-
-void tr_sink_let_go(struct tr_sink_rt *k, uint32_t table_id, uint32_t variant, uint64_t generation)
-{
-    struct tr_refusal *r = refusal_of(k, table_id, variant);
-    if (r && r->below == UINT64_MAX)
-        r->below = generation;
-}
-
-bool tr_sink_refused(struct tr_sink_rt *k, const struct tr_ebatch *b, struct tr_err *ret)
-{
-    if (!atomic_load(&k->any_refusal))
-        return false;
-    bool found = false;
-    tr_mutex_lock(&k->lock);
-    TR_LIST_EACH (n, &b->items) {
-        const struct tr_msg *m = tr_container_of(tr_container_of(n, struct tr_batcher_item, node), struct tr_msg, it);
-        const struct tr_refusal *r = refusal_of(k, m->target->table_id, (uint32_t)m->target->variant);
-        if (!found && r && m->it.binding < r->below) {
-            found = true;
-            *ret = r->err;
-            ret->code = m->part;
-        }
-    }
-    tr_mutex_unlock(&k->lock);
-    return found;
 }
 
 /* ---- binds ---------------------------------------------------------------------------------------------------------- */
@@ -193,7 +130,7 @@ static void probe(struct tr_sink_rt *k, int64_t now_ns)
     }
     err.rc = rc;
     k->probe_ns = backoff(k, k->probe_attempt++, &err);
-    tr_pl_trouble(k->p, &k->trouble, &err, k->name);
+    tr_pl_trouble(k->p, &k->trouble, &err);
     if (rc == TR_FATAL || rc == TR_FENCED)
         tr_pl_fail(k->p, &err);
 }

@@ -33,10 +33,6 @@ struct open_chunk {
     bool tail_shares;        /* the first row behind the mark came with the poll of the last one before it */
 };
 
-struct bound {
-    struct tr_target_ent *ent; /* READY; its target never changes */
-};
-
 struct shard_side {
     struct tr_list parked;
     bool unflushed, unforced;  /* something was shipped since the last IDLE, FORCE mark */
@@ -57,7 +53,7 @@ struct tr_out {
     struct tr_map binds;       /* tr_target_key -> tr_target_ent */
     struct tr_target_key last_key;
     struct tr_target *last_target;
-    uint64_t generation;
+    struct tr_generation *generation;
     /* shared */
     _Atomic uint64_t done;
     _Atomic bool want_room, want_idle, want_done;
@@ -83,6 +79,7 @@ int tr_out_new(struct tr_worker *w, struct tr_sink_rt *k, struct tr_out **ret)
     }
     for (uint32_t i = 0; i < k->n_shards; i++)
         tr_list_init(&o->sides[i].parked);
+    o->generation = tr_refusals_enter(&k->refusals, NULL); /* nothing runs yet */
     *ret = o;
     return TR_OK;
 }
@@ -316,10 +313,11 @@ static struct tr_target_ent *ask(struct tr_sink_rt *k, const struct tr_target_ke
 
 static void check_generation(struct tr_out *o)
 {
-    uint64_t g = atomic_load_explicit(&o->k->generation, memory_order_acquire);
-    if (g == o->generation)
+    if (atomic_load_explicit(&o->k->generation, memory_order_acquire) == o->generation->n)
         return;
-    o->generation = g;
+    tr_mutex_lock(&o->k->lock);
+    o->generation = tr_refusals_enter(&o->k->refusals, o->generation);
+    tr_mutex_unlock(&o->k->lock);
     o->last_target = NULL;
     tr_map_clear(&o->binds);
 }
@@ -392,8 +390,13 @@ void tr_out_unbind(struct tr_out *o, uint32_t table_id, enum tr_target_variant v
         if (!e->swap && e->key.table_id == table_id && e->key.variant == (uint32_t)variant)
             e->forgotten = true;
     }
-    tr_sink_let_go(k, table_id, (uint32_t)variant, atomic_fetch_add_explicit(&k->generation, 1, memory_order_release) + 1);
+    uint64_t generation;
+    int rc = tr_refusals_unbound(&k->refusals, table_id, (uint32_t)variant, &generation);
+    if (rc >= 0)
+        atomic_store_explicit(&k->generation, generation, memory_order_release);
     tr_mutex_unlock(&k->lock);
+    if (rc < 0)
+        fail_nomem(o, "letting go of a table");
     ship_table(o, table_id, variant); /* what is put from here on must not share a chunk with it */
     check_generation(o);
     TR_LIST_EACH (n, &o->idle) {
@@ -470,7 +473,8 @@ static int chunk_begin(struct tr_out *o, struct open_chunk *c, struct tr_err *er
         return tr_err_set(err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory for a chunk of %zu bytes", o->k->name, c->guess);
     }
     m->target = c->target;
-    m->it.binding = o->generation;
+    m->generation = tr_generation_ref(o->generation);
+    m->it.binding = o->generation->n;
     m->it.oldest_ns = o->w->now_ns;
     c->msg = m;
     c->mark_bytes = 0;
@@ -848,5 +852,6 @@ void tr_out_free(struct tr_out *o)
     tr_u64map_done(&o->by_key);
     tr_map_done(&o->binds);
     tr_free(o->sides);
+    tr_generation_unref(o->generation);
     tr_free(o);
 }

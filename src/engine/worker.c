@@ -1,7 +1,5 @@
 #include "engine.h"
 
-#include <stdio.h>
-
 #include "alloc.h"
 #include "check.h"
 #include "oslog.h"
@@ -11,11 +9,6 @@
 
 /* A pipeline thread. Each step: take new lanes, let every lane do one thing (retry its push, poll, or be tended), flush what is due,
  * and say when to be called again. The loop then waits once, for all lanes and the waker. */
-
-static void trouble_name(const struct tr_lane_rt *l, char out[32])
-{
-    snprintf(out, 32, "lane %u", l->id);
-}
 
 /* ---- one lane -------------------------------------------------------------------------------------------------------- */
 
@@ -112,7 +105,6 @@ static bool too_far(const struct tr_lane_rt *l)
 static bool lane_poll(struct tr_worker *w, struct tr_lane_rt *l)
 {
     struct tr_err err = {0};
-    char who[32];
     l->cur = (struct tr_payloads){.upto = INT64_MIN};
     int rc = l->lane->ops->poll(l->lane, w->p->def.tuning.poll_max, &l->cur, &err);
     l->tended_ns = w->now_ns;
@@ -129,10 +121,9 @@ static bool lane_poll(struct tr_worker *w, struct tr_lane_rt *l)
         return true;
     }
     err.rc = rc;
-    trouble_name(l, who);
     if (rc == TR_RETRY || rc == TR_NOMEM) {
         l->hold_ns = w->now_ns + 5 * TR_NS_PER_MS; /* a lane that is always ready to fail must not make us spin */
-        tr_pl_trouble(w->p, &l->trouble, &err, who);
+        tr_pl_trouble(w->p, &l->trouble, &err);
         return false;
     }
     tr_pl_fail(w->p, &err);

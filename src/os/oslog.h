@@ -52,16 +52,16 @@ struct tr_oslog_limit {
 };
 bool tr_oslog_allow(struct tr_oslog_limit *limit, int64_t interval_ns, uint64_t *ret_suppressed);
 
-/* A trouble that is retried: told when it begins, again when it has changed or lasts, and when it is over. Zeroed: all is well. It belongs
- * to one thread, or is under its lock. since_us may be shown; it is 0 while all is well. */
+/* A trouble that is retried: told when it begins, again when it has changed or lasts, and when it is over. Zeroed: all is well. Its owner says
+ * after each try how that went, by failed or well. It belongs to one thread, or is under its lock. since_us may be shown; it is 0 while all is well. */
 struct tr_oslog_episode {
 	int64_t since_us, since_ns, next_ns;
 	uint64_t told; /* hash of the message last told */
 };
 /* True when this failure is to be told: the first, another one at most every 30 s, the same one every 5 minutes. */
-bool tr_oslog_begins(struct tr_oslog_episode *e, const struct tr_err *err);
+bool tr_oslog_failed(struct tr_oslog_episode *e, const struct tr_err *err);
 /* True when there was trouble; ret says how long, in words for a log line. */
-bool tr_oslog_ends(struct tr_oslog_episode *e, char ret[TR_OSLOG_LASTED_CHARS]);
+bool tr_oslog_well(struct tr_oslog_episode *e, char ret[TR_OSLOG_LASTED_CHARS]);
 
 /* if (TR_OSLOG_ONCE_PER(10)) tr_oslog_write(...); */
 #define TR_OSLOG_ONCE_PER(seconds)                                                        \

@@ -23,6 +23,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <tailrace/err.h>
 #include <tailrace/slice.h>
@@ -66,7 +67,7 @@ struct tr_ctl_table {
     uint64_t end_offset;    /* likewise of SNAPSHOT_END; UINT64_MAX: not complete */
     uint32_t schema_version;
     uint64_t rows_read, rows_estimate;
-    uint64_t storage_fingerprint; /* upper half: source_id (cdc_source.h) of the table that the snapshot read; lower half: of its storage fingerprint then, or 0: a new one is due */
+    uint64_t storage_fingerprint; /* which table the snapshot read, in what storage: capture's, made and taken apart in cdc/snapshot_internal.h */
     char reason[512];
 };
 
@@ -117,9 +118,45 @@ struct tr_ctl_offset {         /* one commit of a sink */
     uint32_t n_tables;
 };
 
+/* What stands still, or was lost, until somebody acts. Names are persisted. */
+#define TR_ALARM_KINDS(X)                                                                                              \
+    X(LAG, "lag")             /* a sink is over its freshness target */                                                \
+    X(HEADROOM, "headroom")   /* the source may give up on our slot */                                                 \
+    X(TABLE, "table")         /* a table is paused, at capture or in a sink */                                         \
+    X(CHANGELOG, "changelog") /* a sink's changelog table lacks changes for ever */                                    \
+    X(GAPPED, "gapped")       /* the log does not hold any more what a sink had not read */
+
+enum tr_alarm {
+#define X(n, t) TR_ALARM_##n,
+    TR_ALARM_KINDS(X)
+#undef X
+    TR_ALARM_COUNT
+};
+
+enum { TR_ALARM_SUBJECT_CHARS = 160 };
+
+static inline const char *tr_alarm_kind(enum tr_alarm a)
+{
+#define X(n, t) t,
+    static const char *const names[] = {TR_ALARM_KINDS(X)};
+#undef X
+    return names[a];
+}
+
+/* The subject of an alarm about one table, "schema.table": in a sink, or (NULL) at capture. Those about a sink or the source as a whole have its
+ * name. Returns ret. */
+static inline const char *tr_alarm_subject(char ret[TR_ALARM_SUBJECT_CHARS], const char *sink, const char *table)
+{
+    if (sink)
+        snprintf(ret, TR_ALARM_SUBJECT_CHARS, "%.60s/%.90s", sink, table);
+    else
+        snprintf(ret, TR_ALARM_SUBJECT_CHARS, "%.159s", table);
+    return ret;
+}
+
 struct tr_ctl_alarm {
-    char kind[32];             /* lag, headroom, table, divergence, pipeline */
-    char subject[160];
+    char kind[32];             /* TR_ALARM_KINDS, or one that another release knows */
+    char subject[TR_ALARM_SUBJECT_CHARS];
     char text[512];
     int64_t since_us;
 };

@@ -1,10 +1,11 @@
-/* The engine's pure machines: checkpointer, batcher, dispatcher, breaker, retry, budget. No clock, no thread: time is a number. */
+/* The engine's pure machines: checkpointer, batcher, dispatcher, breaker, retry, budget, refusals; and how troubles are told. No clock, no thread: time is a number. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -15,6 +16,8 @@
 #include "checkpointer.h"
 #include "clock.h"
 #include "dispatcher.h"
+#include "engine.h"
+#include "refusal.h"
 #include "retry.h"
 
 /* ---- checkpointer ---- */
@@ -564,6 +567,133 @@ static void test_budget(void **state)
     assert_int_equal(b.engagements, 2);
 }
 
+static const char *why(const struct tr_refusals *r, uint32_t table_id, uint32_t variant, uint64_t generation)
+{
+    const struct tr_err *e = tr_refusals_why(r, table_id, variant, generation);
+    return e ? e->msg : "";
+}
+
+static void test_refusals(void **state)
+{
+    struct tr_refusals r;
+    struct tr_err a = {.msg = "a"}, b = {.msg = "b"};
+    uint64_t g;
+    (void)state;
+    assert_int_equal(tr_refusals_init(&r), TR_OK);
+    struct tr_generation *out = tr_refusals_enter(&r, NULL);
+    assert_int_equal(tr_refusals_add(&r, 1, 0, &a), TR_OK);
+    assert_int_equal(tr_refusals_add(&r, 1, 0, &b), TR_OK); /* known: the first reason stays */
+    assert_string_equal(why(&r, 1, 0, 0), "a");
+    assert_string_equal(why(&r, 1, 1, 0), ""); /* another variant, another table */
+    assert_string_equal(why(&r, 2, 0, 0), "");
+    assert_int_equal(tr_refusals_unbound(&r, 2, 0, &g), TR_OK);
+    assert_string_equal(why(&r, 1, 0, g), "a"); /* not the one that was let go of */
+    assert_int_equal(tr_refusals_unbound(&r, 1, 0, &g), TR_OK);
+    assert_int_equal(g, 2);
+    assert_string_equal(why(&r, 1, 0, 1), "a");
+    assert_string_equal(why(&r, 1, 0, 2), "");
+    assert_int_equal(tr_refusals_unbound(&r, 1, 0, &g), TR_OK); /* a second time: what came between stays in */
+    assert_string_equal(why(&r, 1, 0, 2), "");
+    assert_int_equal(tr_refusals_add(&r, 1, 0, &b), TR_OK); /* refused anew */
+    assert_string_equal(why(&r, 1, 0, 3), "b");
+    for (uint32_t t = 10; t < 30; t++)
+        assert_int_equal(tr_refusals_add(&r, t, 2, &a), TR_OK);
+    assert_string_equal(why(&r, 29, 2, 0), "a");
+    assert_true(tr_refusals_enter(&r, out)->n == 3);
+    tr_refusals_done(&r);
+}
+
+/* A refusal is kept until nothing put before the unbind is left, on whatever shard, nor can come from a terminal that has not seen it. */
+static void test_refusals_expire(void **state)
+{
+    struct tr_refusals r;
+    struct tr_err e = {.msg = "no"};
+    uint64_t g;
+    (void)state;
+    assert_int_equal(tr_refusals_init(&r), TR_OK);
+    struct tr_generation *one = tr_refusals_enter(&r, NULL), *two = tr_refusals_enter(&r, NULL);
+    struct tr_generation *chunk = tr_generation_ref(one), *slow = tr_generation_ref(two);
+    tr_refusals_add(&r, 1, 0, &e);
+    tr_refusals_unbound(&r, 1, 0, &g);
+    one = tr_refusals_enter(&r, one);
+    tr_generation_unref(chunk);
+    assert_true(tr_refusals_expire(&r)); /* the other terminal may still put something */
+    two = tr_refusals_enter(&r, two);
+    assert_true(tr_refusals_expire(&r)); /* and did */
+    chunk = tr_generation_ref(one);      /* that newer ones never end does not matter */
+    tr_refusals_unbound(&r, 2, 0, &g);
+    assert_int_equal(tr_list_count(&r.generations), 3);
+    tr_generation_unref(slow);
+    assert_string_equal(why(&r, 1, 0, 0), "no");
+    assert_false(tr_refusals_expire(&r));
+    assert_string_equal(why(&r, 1, 0, 0), "");
+    assert_int_equal(tr_list_count(&r.generations), 2);
+    tr_refusals_add(&r, 3, 0, &e); /* not let go of: never */
+    one = tr_refusals_enter(&r, one);
+    two = tr_refusals_enter(&r, two);
+    tr_generation_unref(chunk);
+    assert_true(tr_refusals_expire(&r));
+    assert_int_equal(tr_list_count(&r.generations), 1);
+    for (int i = 0; i < 100; i++) { /* unbinds alone do not pile up */
+        tr_refusals_unbound(&r, 2, 0, &g);
+        one = tr_refusals_enter(&r, one);
+        two = tr_refusals_enter(&r, two);
+    }
+    assert_in_range(tr_list_count(&r.generations), 1, 2);
+    tr_refusals_unbound(&r, 3, 0, &g);
+    tr_generation_unref(one);
+    tr_generation_unref(two);
+    assert_false(tr_refusals_expire(&r));
+    tr_refusals_done(&r);
+}
+
+/* A sink that is away for an hour, as its shard and its target thread see it. */
+static void test_two_reporters_are_told_once(void **state)
+{
+    static struct tr_pipeline p = {.name = "p"};
+    struct tr_clock_sim sim;
+    struct tr_party lite = {.who = "lite"}, lane = {.who = "lane 0"};
+    struct tr_trouble shard = {.with = &lite}, target = {.with = &lite}, other = {.with = &lane};
+    struct tr_err write = {.rc = TR_RETRY, .msg = "connection refused"};
+    int fds[2], lines = 0;
+    char out[8192];
+    (void)state;
+    assert_int_equal(pipe(fds), 0);
+    tr_oslog_setup(TR_OSLOG_INFO, false, fds[1]);
+    tr_clock_sim_init(&sim, 1, 1000000);
+    tr_clock_set(&sim.clock);
+    tr_mutex_init(&p.lock);
+    tr_list_init(&p.troubles);
+    for (int s = 0; s < 3600; s += 10) {
+        tr_pl_trouble(&p, &shard, &write);
+        if (s >= 20) /* the next probe */
+            tr_pl_trouble(&p, &target, &write);
+        tr_clock_sim_advance(&sim, 10 * TR_NS_PER_S);
+    }
+    tr_pl_well(&p, &target);
+    tr_pl_trouble(&p, &target, &write);
+    tr_pl_trouble(&p, &other, &write); /* somebody else's */
+    tr_pl_well(&p, &target);
+    tr_pl_well(&p, &shard);
+    tr_pl_well(&p, &shard);
+    tr_pl_forget(&p, &other);
+    assert_true(tr_list_empty(&p.troubles));
+    tr_oslog_setup(TR_OSLOG_OFF, false, 2);
+    close(fds[1]);
+    size_t n = 0;
+    for (ssize_t r; (r = read(fds[0], out + n, sizeof out - 1 - n)) > 0;)
+        n += (size_t)r;
+    close(fds[0]);
+    out[n] = 0;
+    for (const char *c = out; (c = strchr(c, '\n')); c++)
+        lines++;
+    assert_non_null(strstr(out, "well again after 60 min 0 s pipeline=p who=lite"));
+    assert_null(strstr(strstr(out, "well again") + 1, "well again"));
+    assert_int_equal(lines, 12 + 1 + 1 + 1); /* every five minutes, again at the end; the lane; well again */
+    tr_mutex_done(&p.lock);
+    tr_clock_set(NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -582,6 +712,9 @@ int main(void)
         cmocka_unit_test(test_breaker),
         cmocka_unit_test(test_retry_delays),
         cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals_expire),
+        cmocka_unit_test(test_two_reporters_are_told_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

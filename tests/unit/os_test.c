@@ -801,24 +801,24 @@ test_oslog_episode(void **state)
 	(void)state;
 	tr_clock_sim_init(&sim, 1, INT64_C(1769860800123456));
 	tr_clock_set(&sim.clock);
-	assert_false(tr_oslog_ends(&e, lasted));
+	assert_false(tr_oslog_well(&e, lasted));
 	for (int i = 0; i < 1200; i++) {
-		told += tr_oslog_begins(&e, &refused);
+		told += tr_oslog_failed(&e, &refused);
 		tr_clock_sim_advance(&sim, TR_NS_PER_S / 2);
 	}
 	assert_int_equal(told, 2);
 	assert_int_equal(e.since_us, INT64_C(1769860800123456));
 	for (int i = told = 0; i < 240; i++) { /* two minutes of now this, now that */
-		told += tr_oslog_begins(&e, i % 2 ? &refused : &silent);
+		told += tr_oslog_failed(&e, i % 2 ? &refused : &silent);
 		tr_clock_sim_advance(&sim, TR_NS_PER_S / 2);
 	}
 	assert_in_range(told, 2, 4);
-	assert_true(tr_oslog_ends(&e, lasted));
+	assert_true(tr_oslog_well(&e, lasted));
 	assert_string_equal(lasted, "12 min 0 s");
-	assert_false(tr_oslog_ends(&e, lasted));
-	assert_true(tr_oslog_begins(&e, &refused));
+	assert_false(tr_oslog_well(&e, lasted));
+	assert_true(tr_oslog_failed(&e, &refused));
 	tr_clock_sim_advance(&sim, 2345 * TR_NS_PER_MS);
-	assert_true(tr_oslog_ends(&e, lasted));
+	assert_true(tr_oslog_well(&e, lasted));
 	assert_string_equal(lasted, "2.3 s");
 	tr_clock_set(NULL);
 }

@@ -200,7 +200,7 @@ tr_oslog_allow(struct tr_oslog_limit *limit, int64_t interval_ns, uint64_t *ret_
 }
 
 bool
-tr_oslog_begins(struct tr_oslog_episode *e, const struct tr_err *err)
+tr_oslog_failed(struct tr_oslog_episode *e, const struct tr_err *err)
 {
 	int64_t now = tr_now_ns();
 	uint64_t told = tr_hash64(err->msg, strlen(err->msg));
@@ -218,7 +218,7 @@ tr_oslog_begins(struct tr_oslog_episode *e, const struct tr_err *err)
 }
 
 bool
-tr_oslog_ends(struct tr_oslog_episode *e, char ret[TR_OSLOG_LASTED_CHARS])
+tr_oslog_well(struct tr_oslog_episode *e, char ret[TR_OSLOG_LASTED_CHARS])
 {
 	int64_t ms = (tr_now_ns() - e->since_ns) / TR_NS_PER_MS;
 

@@ -1,0 +1,203 @@
+/*
+ * snapshot_tables.c: tables come and go. The coordinator's looks at the source's catalog: which tables are selected, which are to be
+ * snapshotted (anew), which are gone, and which stood under another name for a while.
+ *
+ * The last of these has two sides. Capture's thread compares each definition's source_id with what the last look found under its name
+ * (check_identity in capture_chain.c); where they differ it counts the tables concerned as strayed (tr_cap_stray). So does set_identity here,
+ * when a look finds that names have moved. tr_snap_note_strays records them in the control store, the next look takes a new snapshot, and
+ * until they are recorded no position is (capture_source.c).
+ */
+#include <stdio.h>
+
+#include "alloc.h"
+#include "check.h"
+#include "clock.h"
+#include "failpoint.h"
+#include "oslog.h"
+#include "snapshot_internal.h"
+
+#define CALL_NS (30 * TR_NS_PER_S)
+#define TABLES_EVERY (10 * TR_NS_PER_S)
+
+static int64_t in(int64_t ns)
+{
+    return tr_now_ns() + ns;
+}
+
+/* ---- without a key ---- */
+
+/* Without a usable key there is no mirror, and a history only where a sink was told to keep one. */
+int tr_snap_keyless(struct tr_snapshot *s, struct tr_cap_table *t, const char *no_key, struct tr_err *err)
+{
+    bool kept = s->cap->has_changelog && s->cap->has_changelog(s->cap->arg, t->ns, t->name);
+    char reason[sizeof t->ctl.reason], text[800];
+    snprintf(reason, sizeof reason, "%.300s%s", no_key, kept ? "" : "; no sink has it in its changelog either, so nothing of it is kept");
+    if (t->ctl.state == TR_TABLE_NO_SNAPSHOT && !strcmp(t->ctl.reason, reason))
+        return TR_OK;
+    t->ctl.state = TR_TABLE_NO_SNAPSHOT;
+    memcpy(t->ctl.reason, reason, sizeof reason);
+    if (kept)
+        snprintf(text, sizeof text, "has no mirror, only a changelog: %s", reason);
+    else
+        snprintf(text, sizeof text, "is not mirrored: %s. Give it a key, or name it in a sink's changelog: ['%s.%s']", reason, t->ns, t->name);
+    tr_snap_log(TR_OSLOG_WARN, t, text);
+    return tr_snap_save(s, t, err);
+}
+
+/* ---- names and identities ---- */
+
+static void set_identity(struct tr_snapshot *s, struct tr_cap_table *t, uint32_t id)
+{
+    struct tr_capture *c = s->cap;
+    if (atomic_load(&t->source_id) == id)
+        return;
+    for (struct tr_cap_table *x = c->tables; id && x; x = x->next)
+        if (x != t && atomic_load(&x->source_id) == id) { /* the table had that name before, and may get it back before the next look */
+            tr_cap_stray(c, x);
+            atomic_store(&x->source_id, 0);
+        }
+    atomic_store(&t->source_id, id);
+    atomic_fetch_add(&c->identities, 1);
+}
+
+static void note_failed(struct tr_snapshot *s, struct tr_cap_table *t, const struct tr_err *err)
+{
+    /* Strayed anew while it was being saved: capture has counted it a second time. */
+    if (atomic_exchange(&t->strayed, true))
+        atomic_fetch_sub(&s->cap->strays, 1);
+    char name[140];
+    snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
+    if (tr_oslog_failed(&s->note_trouble, err))
+        tr_oslog_err(TR_OSLOG_WARN, "snapshot", TR_OSLOG_F({"strayed", name}), err);
+}
+
+/* Tables that capture met under another name, or others under theirs. A fingerprint that no table has is recorded, so that the next look at
+ * the tables takes a new snapshot, also after a crash. Before a BEGIN there is nothing to mend: what strayed before it is read. */
+void tr_snap_note_strays(struct tr_snapshot *s)
+{
+    bool failed = false;
+    for (struct tr_cap_table *t = atomic_load(&s->cap->strays) ? s->cap->tables : NULL; t; t = t->next) {
+        if (!atomic_exchange(&t->strayed, false))
+            continue;
+        if (t->ctl.state == TR_TABLE_LIVE || (tr_snap_under_way(t) && t->snap->phase >= SNAP_BEGIN)) {
+            struct tr_err err = {0};
+            uint64_t was = t->ctl.storage_fingerprint;
+            TR_FAILPOINT("snapshot.before_note");
+            t->ctl.storage_fingerprint = tr_snap_fingerprint_due(was);
+            if (tr_snap_save(s, t, &err) < 0) {
+                t->ctl.storage_fingerprint = was;
+                note_failed(s, t, &err);
+                failed = true;
+                continue;
+            }
+            tr_snap_log(TR_OSLOG_WARN, t, "its changes came under another name, or another table's under this one: unless the next look at the tables finds it gone, a new snapshot is taken");
+        }
+        atomic_fetch_sub(&s->cap->strays, 1);
+    }
+    char lasted[TR_OSLOG_LASTED_CHARS];
+    if (!failed && tr_oslog_well(&s->note_trouble, lasted))
+        tr_oslog_write(TR_OSLOG_INFO, "snapshot", "noting tables that came under another name works again after %s", lasted);
+}
+
+/* ---- the look ---- */
+
+static void see_table(void *arg, const struct tr_cdc_table *d)
+{
+    struct tr_snapshot *s = arg;
+    struct tr_capture *c = s->cap;
+    struct tr_cap_table *t = tr_cap_table_of(c, d->ns, d->name);
+    if (!t || t->heartbeat)
+        return;
+    struct tr_err err;
+    if (!t->known) {
+        if (c->control->ops->table_ensure(c->control, c->source_name, d->ns, d->name, &t->ctl, &err) < 0) {
+            tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
+            return;
+        }
+        t->known = true;
+    }
+    t->selected = true;
+    set_identity(s, t, d->source_id);
+    if (!d->published)
+        return;
+    t->ctl.rows_estimate = d->rows_estimate;
+    uint64_t per_row = d->rows_estimate ? d->bytes_estimate / d->rows_estimate : 0;
+    uint64_t rows = per_row ? s->tuning.chunk_bytes / TR_MAX(per_row, 1) : 1000;
+    rows = TR_MIN(TR_MAX(rows, 50), s->tuning.chunk_rows_max);
+    uint64_t now = tr_snap_fingerprint(d->source_id, d->storage_fingerprint), known = t->snap && t->snap->fingerprint ? t->snap->fingerprint : t->ctl.storage_fingerprint;
+    bool moved = now && known && now != known;
+    if (t->ctl.state == TR_TABLE_NEW && d->key_ok) {
+        t->ctl.storage_fingerprint = now;
+    } else if (!d->key_ok && (t->ctl.state == TR_TABLE_NEW || t->ctl.state == TR_TABLE_NO_SNAPSHOT)) {
+        tr_snap_keyless(s, t, d->no_key, NULL);
+    } else if (t->ctl.state == TR_TABLE_NO_SNAPSHOT) {
+        t->ctl.state = TR_TABLE_NEW;
+        t->ctl.storage_fingerprint = now;
+    } else if (moved && (t->ctl.state == TR_TABLE_LIVE || tr_snap_under_way(t))) {
+        tr_snap_log(TR_OSLOG_WARN, t, "another table has its name now or had it for a while, or its partitions changed outside the stream (attach, detach, truncate or rewrite of a leaf): taking a new snapshot");
+        if (tr_snap_under_way(t)) {
+            t->snap->again = true;
+            t->snap->fingerprint = now;
+        } else {
+            t->ctl.state = TR_TABLE_NEW;
+            t->ctl.storage_fingerprint = now;
+        }
+    }
+    if (t->snap)
+        t->snap->rows_per_chunk = rows;
+    else if ((t->snap = tr_calloc(1, sizeof *t->snap))) {
+        t->snap->table = t;
+        t->snap->phase = SNAP_DONE;
+        t->snap->rows_per_chunk = rows;
+    }
+}
+
+void tr_snap_look(struct tr_snapshot *s)
+{
+    struct tr_err err;
+    bool changed = false;
+    int64_t now = tr_now_ns();
+    if (now < s->tables_at_ns)
+        return;
+    s->tables_at_ns = now + TABLES_EVERY;
+    int rc = s->session->ops->publish(s->session, in(CALL_NS), &changed, &err);
+    if (rc >= 0) {
+        for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
+            t->selected = false;
+        rc = s->session->ops->tables(s->session, in(CALL_NS), see_table, s, &err);
+    }
+    if (rc < 0) {
+        s->tables_at_ns = now + TR_NS_PER_S;
+        if (tr_oslog_failed(&s->trouble, &err))
+            tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
+        return;
+    }
+    char lasted[TR_OSLOG_LASTED_CHARS];
+    if (tr_oslog_well(&s->trouble, lasted))
+        tr_oslog_write(TR_OSLOG_INFO, "snapshot", "looking for tables again after %s", lasted);
+    /* a table that is gone keeps what the sinks have of it, and says so */
+    for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
+        if (t->known && !t->selected && t->ctl.state == TR_TABLE_LIVE)
+            tr_snap_pause(s, t, "the table does not exist any more, or is not selected by the configuration");
+    for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
+        if (t->known && !t->selected && atomic_load(&t->source_id)) {
+            tr_cap_stray(s->cap, t); /* what comes until it is seen again is not looked for */
+            set_identity(s, t, 0);
+        }
+}
+
+void tr_snap_begin_new(struct tr_snapshot *s)
+{
+    uint32_t running = 0;
+    for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
+        running += tr_snap_under_way(t);
+    for (struct tr_cap_table *t = s->cap->tables; t && running < s->tuning.tables_max; t = t->next) {
+        if (!t->known || !t->selected || t->ctl.state != TR_TABLE_NEW || tr_snap_under_way(t))
+            continue;
+        struct tr_err err;
+        if (tr_snap_begin(s, t, &err) < 0)
+            tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
+        else
+            running++;
+    }
+}
