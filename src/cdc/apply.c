@@ -58,18 +58,22 @@ void tr_apply_table_mode_load(struct tr_apply_run *ap, struct ap_table *t, const
     tr_mutex_unlock(&ap->lock);
 }
 
-static void rebuild(struct tr_apply_run *ap, struct ap_table *t, uint64_t built)
+/* The mirror was dropped, or the whole database is another: then the changelog is gone as well, and if it is not, it has what comes already. */
+static void rebuild(struct tr_apply_run *ap, struct ap_table *t, uint64_t built, uint64_t first_offset)
 {
     tr_oslog_fields(TR_OSLOG_WARN, "apply", TR_OSLOG_F({"sink", ap->cfg.name}, {"table", t->name}),
-                    "the mirror in the sink is not the one that was built (%" PRIu64 ", known is %" PRIu64 "): building it anew from the log", built, t->rec.snapshot_id);
+                    "the mirror in the sink is not the one that was built (%" PRIu64 ", known is %" PRIu64 "): building it anew from the log, and a changelog from offset %" PRIu64, built,
+                    t->rec.snapshot_id, first_offset);
     t->rec.state = TR_ST_LOADING;
     t->rec.relive = t->rec.mirror_live = false;
     t->rec.catchup_offset = t->rec.begin_offset;
+    if (t->changelog)
+        t->rec.log_from = first_offset;
     t->dirty = true;
 }
 
 /* A crash between the swap and its note: the sink itself knows which build its mirror is. */
-static int settle(struct tr_apply_run *ap, struct ap_table *t, struct tr_err *err)
+static int settle(struct tr_apply_run *ap, struct ap_table *t, uint64_t first_offset, bool *io_rebuilt, struct tr_err *err)
 {
     struct latest l = {0};
     int rc = ap->cfg.control->ops->schema_list(ap->cfg.control, t->table_id, keep_latest, &l, err);
@@ -80,8 +84,10 @@ static int settle(struct tr_apply_run *ap, struct ap_table *t, struct tr_err *er
         bool standing = t->rec.state == TR_ST_LIVE || ((t->rec.state == TR_ST_PAUSED || t->rec.state == TR_ST_CATCHING_UP) && t->rec.relive);
         if (standing && !t->no_key) {
             rc = ap->cfg.sink->ops->built(ap->cfg.sink, l.schema, tr_now_ns() + 30 * TR_NS_PER_S, &built, err);
-            if (rc >= 0 && built != t->rec.snapshot_id) /* dropped, or restored from another time: built anew from the log */
-                rebuild(ap, t, built);
+            if (rc >= 0 && built != t->rec.snapshot_id) { /* dropped, or restored from another time: built anew from the log */
+                rebuild(ap, t, built, first_offset);
+                *io_rebuilt |= built == 0;
+            }
         } else if (building) {
             rc = ap->cfg.sink->ops->built(ap->cfg.sink, l.schema, tr_now_ns() + 30 * TR_NS_PER_S, &built, err);
             if (rc >= 0 && built && built == t->rec.snapshot_id) {
@@ -96,20 +102,15 @@ static int settle(struct tr_apply_run *ap, struct ap_table *t, struct tr_err *er
     return rc;
 }
 
-static void alarm_subject(const struct tr_apply_run *ap, const struct ap_table *t, char out[160])
-{
-    snprintf(out, 160, "%.60s/%.90s", ap->cfg.name, t->name);
-}
-
-void tr_apply_alarm(struct tr_apply_run *ap, const struct ap_table *t, const char *kind, const char *text)
+void tr_apply_alarm(struct tr_apply_run *ap, const struct ap_table *t, enum tr_alarm kind, const char *text)
 {
     struct tr_control *c = ap->cfg.control;
-    char subject[160];
-    alarm_subject(ap, t, subject);
+    char subject[TR_ALARM_SUBJECT_CHARS];
+    tr_alarm_subject(subject, ap->cfg.name, t->name);
     if (text)
-        c->ops->alarm_set(c, kind, subject, text, NULL);
+        c->ops->alarm_set(c, tr_alarm_kind(kind), subject, text, NULL);
     else
-        c->ops->alarm_clear(c, kind, subject, NULL);
+        c->ops->alarm_clear(c, tr_alarm_kind(kind), subject, NULL);
 }
 
 /* Alarms of before this run that are for an operator to take note of. */
@@ -118,10 +119,10 @@ static void see_alarm(void *arg, const struct tr_ctl_alarm *a)
     struct tr_apply_run *ap = arg;
     size_t it = 0;
     uint64_t id, p;
-    while (!strcmp(a->kind, "changelog") && tr_u64map_next(&ap->tables, &it, &id, &p)) {
+    while (!strcmp(a->kind, tr_alarm_kind(TR_ALARM_CHANGELOG)) && tr_u64map_next(&ap->tables, &it, &id, &p)) {
         struct ap_table *t = (struct ap_table *)(uintptr_t)p;
-        char subject[160];
-        alarm_subject(ap, t, subject);
+        char subject[TR_ALARM_SUBJECT_CHARS];
+        tr_alarm_subject(subject, ap->cfg.name, t->name);
         t->history_lost |= !strcmp(a->subject, subject);
     }
 }
@@ -153,8 +154,26 @@ static int gapped(struct tr_apply_run *ap, uint64_t oldest, struct tr_err *err)
         rc = c->ops->request_put(c, ap->cfg.name, "resnapshot", "", t->name, err);
     }
     if (any)
-        c->ops->alarm_set(c, "gapped", ap->cfg.name, "the log no longer holds what this sink had not read; its tables are being snapshotted anew", NULL);
+        c->ops->alarm_set(c, tr_alarm_kind(TR_ALARM_GAPPED), ap->cfg.name, "the log no longer holds what this sink had not read; its tables are being snapshotted anew", NULL);
     return rc;
+}
+
+/* A mirror is gone: perhaps the whole database. Tables that have nothing but a changelog cannot be asked, so they are brought what the log holds;
+ * what is there already stays as it is. */
+static void rewrite_histories(struct tr_apply_run *ap, uint64_t first_offset)
+{
+    size_t it = 0;
+    uint64_t id, p;
+    while (tr_u64map_next(&ap->tables, &it, &id, &p)) {
+        struct ap_table *t = (struct ap_table *)(uintptr_t)p;
+        if (!t->no_key || !t->changelog)
+            continue;
+        t->rec.log_from = t->rec.pause_offset = t->rec.catchup_offset = first_offset;
+        t->rec.relive = true;
+        if (t->rec.state != TR_ST_PAUSED)
+            t->rec.state = TR_ST_CATCHING_UP;
+        t->dirty = true;
+    }
 }
 
 static int load(struct tr_apply_run *ap, struct tr_err *err)
@@ -163,6 +182,7 @@ static int load(struct tr_apply_run *ap, struct tr_err *err)
     struct tr_log_stats st;
     struct load_arg a = {.ap = ap};
     int rc = c->ops->offset_get(c, ap->cfg.name, 0, &ap->start_offset, err);
+    bool rebuilt = false;
     bool fresh = rc == 1;
     if (rc >= 0)
         rc = ap->cfg.log->ops->stats(ap->cfg.log, 0, &st, err);
@@ -173,7 +193,9 @@ static int load(struct tr_apply_run *ap, struct tr_err *err)
     size_t it = 0;
     uint64_t id, p;
     while (rc >= 0 && tr_u64map_next(&ap->tables, &it, &id, &p))
-        rc = settle(ap, (struct ap_table *)(uintptr_t)p, err);
+        rc = settle(ap, (struct ap_table *)(uintptr_t)p, st.first_offset, &rebuilt, err);
+    if (rc >= 0 && rebuilt)
+        rewrite_histories(ap, st.first_offset);
     if (rc >= 0)
         rc = c->ops->alarm_list(c, see_alarm, ap, err);
     if (rc >= 0 && fresh)
@@ -196,7 +218,7 @@ void tr_apply_history_lost(struct tr_apply_run *ap, struct ap_table *t, uint64_t
     tr_mutex_lock(&ap->lock);
     t->history_lost = true;
     tr_mutex_unlock(&ap->lock);
-    tr_apply_alarm(ap, t, "changelog", text);
+    tr_apply_alarm(ap, t, TR_ALARM_CHANGELOG, text);
 }
 
 /*
@@ -233,7 +255,7 @@ void tr_apply_pause(struct tr_apply_run *ap, struct ap_table *t, enum tr_target_
     atomic_store(&t->rejected, true);
     atomic_store(&ap->poked, true);
     tr_mutex_unlock(&ap->lock);
-    tr_apply_alarm(ap, t, "table", why->msg);
+    tr_apply_alarm(ap, t, TR_ALARM_TABLE, why->msg);
 }
 
 static enum tr_reject_answer on_reject(void *arg, uint32_t sink, const struct tr_target *target, int64_t first, const struct tr_err *err)
@@ -334,24 +356,41 @@ void tr_apply_tables(struct tr_apply_run *ap, void (*cb)(void *arg, const char *
     tr_mutex_unlock(&ap->lock);
 }
 
+/* A table whose changelog alarm is raised, which then is not any more. */
+static struct ap_table *take_lost(struct tr_apply_run *ap, const char *table)
+{
+    struct ap_table *found = NULL;
+    size_t it = 0;
+    uint64_t id, p;
+    tr_mutex_lock(&ap->lock);
+    while (!found && tr_u64map_next(&ap->tables, &it, &id, &p)) {
+        struct ap_table *t = (struct ap_table *)(uintptr_t)p;
+        if (t->history_lost && (!*table || !strcmp(t->name, table))) {
+            t->history_lost = false;
+            found = t;
+        }
+    }
+    tr_mutex_unlock(&ap->lock);
+    return found;
+}
+
 int tr_apply_resume(struct tr_apply_run *ap, const char *table)
 {
     int rc = 1;
+    struct ap_table *lost;
+    while ((lost = take_lost(ap, table))) { /* seen, then */
+        tr_apply_alarm(ap, lost, TR_ALARM_CHANGELOG, NULL);
+        rc = TR_OK;
+    }
     tr_mutex_lock(&ap->lock);
     size_t it = 0;
     uint64_t id, p;
     while (tr_u64map_next(&ap->tables, &it, &id, &p)) {
         struct ap_table *t = (struct ap_table *)(uintptr_t)p;
-        if (*table && strcmp(t->name, table) != 0)
-            continue;
-        if (t->rec.state == TR_ST_PAUSED)
+        if (t->rec.state == TR_ST_PAUSED && (!*table || !strcmp(t->name, table))) {
             t->resume = true;
-        else if (!t->history_lost)
-            continue;
-        if (t->history_lost) /* seen, then */
-            tr_apply_alarm(ap, t, "changelog", NULL);
-        t->history_lost = false;
-        rc = TR_OK;
+            rc = TR_OK;
+        }
     }
     tr_mutex_unlock(&ap->lock);
     atomic_store(&ap->poked, true);

@@ -330,7 +330,9 @@ static int row(struct apply_chain *h, const struct tr_payloads *in, const struct
     enum tr_target_variant variant = to_shadow ? TR_TARGET_SHADOW : TR_TARGET_MIRROR;
     struct tr_target *to = NULL, *log = NULL;
     if (to_shadow || to_mirror) {
-        int rc = target(h, t, s, variant, to_shadow ? c->snapshot_id : 0, f->offset, &to, err);
+        /* while another is built, the mirror is of a build before it, which the record does not name any more */
+        uint64_t build = to_shadow || c || t->state == TR_ST_LIVE ? t->rec.snapshot_id : 0;
+        int rc = target(h, t, s, variant, build, f->offset, &to, err);
         if (rc < 0 || (c && c->finished))
             return rc < 0 ? rc : TR_OK;
     }
@@ -409,14 +411,14 @@ static int join_step(struct apply_chain *h, struct tr_err *err)
     set_state(h, t, TR_ST_LIVE, "");
     log_table(TR_OSLOG_INFO, h, t, "live");
     struct tr_control *ctl = h->ap->cfg.control;
-    tr_apply_alarm(h->ap, t, "table", NULL);
+    tr_apply_alarm(h->ap, t, TR_ALARM_TABLE, NULL);
     bool gapped = false;
     size_t it = 0;
     uint64_t id, p;
     while (tr_u64map_next(&h->ap->tables, &it, &id, &p))
         gapped |= ((const struct ap_table *)(uintptr_t)p)->state == TR_ST_GAPPED;
     if (!gapped)
-        ctl->ops->alarm_clear(ctl, "gapped", h->ap->cfg.name, NULL);
+        ctl->ops->alarm_clear(ctl, tr_alarm_kind(TR_ALARM_GAPPED), h->ap->cfg.name, NULL);
     h->joining = NULL;
     return TR_OK;
 }

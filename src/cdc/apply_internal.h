@@ -131,7 +131,7 @@ void tr_apply_table_mode_load(struct tr_apply_run *ap, struct ap_table *t, const
 void tr_apply_pause(struct tr_apply_run *ap, struct ap_table *t, enum tr_target_variant variant, uint64_t offset, const struct tr_err *why);
 /* The changelog of this table lacks the changes in [from, to) for ever. */
 void tr_apply_history_lost(struct tr_apply_run *ap, struct ap_table *t, uint64_t from, uint64_t to);
-void tr_apply_alarm(struct tr_apply_run *ap, const struct ap_table *t, const char *kind, const char *text); /* NULL: it is over */
+void tr_apply_alarm(struct tr_apply_run *ap, const struct ap_table *t, enum tr_alarm kind, const char *text); /* NULL: it is over */
 
 /* apply_chain.c */
 int tr_apply_chain_new(struct tr_apply_run *ap, struct tr_out *out, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err);

@@ -189,8 +189,8 @@ static int find_segment(struct reader *r, uint64_t offset, struct place *ret, st
     return rc;
 }
 
-/* Opens the file of r->seg and stands at its first frame. */
-static int enter(struct reader *r, const struct place *at, struct tr_err *err)
+/* Opens the file of r->seg and stands at its first frame. 1: it was removed meanwhile, and offset was the end of it: the next one it is. */
+static int enter(struct reader *r, uint64_t offset, const struct place *at, struct tr_err *err)
 {
     TR_CLEANUP(tr_buf_done) struct tr_buf path = {0};
     char name[TR_LOGNAME_MAX];
@@ -205,7 +205,7 @@ static int enter(struct reader *r, const struct place *at, struct tr_err *err)
         uint64_t oldest = oldest_of(p);
         tr_mutex_unlock(&p->lock);
         if (removed)
-            return gone(r, r->r.next, oldest, err);
+            return offset >= oldest ? 1 : gone(r, offset, oldest, err);
         return tr_err_set(err, TR_FATAL, TR_DOM_LOG, "%s is missing: somebody removed it under the running program", (const char *)path.p);
     }
     if (rc == TR_OK)
@@ -260,11 +260,15 @@ static int load_index(struct reader *r, struct place *at, struct tr_err *err)
 
 static int stand_at(struct reader *r, uint64_t offset, struct tr_err *err)
 {
-    struct place at;
-    leave(r);
-    int rc = find_segment(r, offset, &at, err);
-    if (rc == TR_OK)
-        rc = enter(r, &at, err);
+    struct place at = {0};
+    int rc;
+    do {
+        tr_logindex_done(&at.index);
+        leave(r);
+        rc = find_segment(r, offset, &at, err);
+        if (rc == TR_OK)
+            rc = enter(r, offset, &at, err);
+    } while (rc == 1);
     if (rc == TR_OK && offset > at.base) {
         rc = load_index(r, &at, err);
         const struct tr_logentry *e = rc == TR_OK ? tr_logindex_find(&at.index, offset) : NULL;

@@ -89,6 +89,7 @@ struct tr_ebatch {
     int64_t *part_first;
     bool dependent, completed, has_tokens;
     int bind_rc;           /* the target thread's answer to a rebind */
+    uint32_t stales;       /* times in a row that its targets were bound again */
     uint32_t bind_part;
     struct tr_list node;   /* rebind queue */
     struct tr_shard *shard;

@@ -8,7 +8,10 @@
 /* The shard worker: pops chunks, feeds the batcher and the dispatcher, carries their actions out, and is told by its writers and by
  * the target thread how these went. */
 
-enum { SEALED_AHEAD = 1 }; /* batches sealed while all slots are busy: the next write starts without a pause */
+enum {
+    SEALED_AHEAD = 1, /* batches sealed while all slots are busy: the next write starts without a pause */
+    STALES_MAX = 3,
+};
 
 static uint32_t inflight_of(const struct tr_sink_rt *k)
 {
@@ -330,6 +333,7 @@ static void on_rejected(struct tr_shard *s, struct tr_ebatch *b)
         tr_dispatcher_on_dropped(&s->disp, b);
     else
         tr_dispatcher_on_rewritten(&s->disp, b);
+    b->stales = 0;
 }
 
 static bool act(struct tr_shard *s, int64_t now_ns)
@@ -352,7 +356,10 @@ static bool act(struct tr_shard *s, int64_t now_ns)
         on_rejected(s, b);
         return true;
     case TR_DISP_ACT_REBIND:
-        tr_sink_rebind(s->sink, b);
+        if (b->stales++ < STALES_MAX)
+            tr_sink_rebind(s->sink, b);
+        else /* its target is as it should be: something else is missing, in a trigger perhaps */
+            tr_dispatcher_on_rebind_failed(&s->disp, b, TR_REJECT);
         return true;
     case TR_DISP_ACT_FAIL:
         tr_pl_fail(s->sink->p, &b->err);

@@ -50,7 +50,7 @@ struct tr_chain_ops {
  * tr_out_bind    0 and the target; NOT_READY while the target thread works on it (ask again later, same schema); REJECT
  *                with the reason in err when the sink refuses this table at this version: the table pauses.
  *                Targets are cached by (table_id, version, variant, snapshot_id). variant tells apart the tables a sink may
- *                keep for one source table (TR_TARGET_*); snapshot_id names the build of a SHADOW and is 0 otherwise.
+ *                keep for one source table (TR_TARGET_*); snapshot_id names the build of a SHADOW, or the one a MIRROR must be; else 0.
  * tr_out_put     encodes a run of rows of one target on behalf of `ack` (position `pos`). Takes all or fails FATAL/REJECT
  *                (by column name; nothing of the run was taken).
  * tr_out_tx_end  a source transaction ended; boundary sinks may seal here.

@@ -13,7 +13,8 @@
  * bind: create or additively evolve the table for (schema, variant) and return its target, which lives until the sink is closed; the same
  * one for the same definition, lest a sink that comes and goes for months gather them. Idempotent. Answers REJECT naming the column (or table) and the cure when the change is not additive or a type cannot
  * be held: the engine pauses that one table. RETRY: the peer is away, the engine tries again with backoff.
- * A SHADOW is built for one snapshot_id: leftovers of any other id are dropped first.
+ * A SHADOW is built for one snapshot_id: leftovers of any other id are dropped first. A MIRROR with a snapshot_id must be there and be that
+ * build, else REJECT; with 0 it is whatever is there, and made if need be.
  * swap: SHADOW of that table becomes MIRROR, atomically; the old mirror goes. Idempotent: it records snapshot_id beside the
  * table, and a second call with the same id does nothing.
  * built: the snapshot_id recorded beside the mirror, 0 when there is no mirror. Asked before a pipeline starts, so that a crash
@@ -27,7 +28,8 @@
  *               synchronous_commit=on, …). Otherwise: RETRY (may or may not have been applied; the same bytes will come
  *               again, here or elsewhere), REJECT (nothing of it was applied, err names what is bad and
  *               err->code is the index of the part that is: the engine pauses that table and writes the batch without it), STALE (the target
- *               changed: it will be bound again, then the same bytes once more), FENCED (someone else owns this sink now),
+ *               changed: it will be bound again, then the same bytes once more; the same answer again and again becomes REJECT, so err->code is the
+ *               part here, too), FENCED (someone else owns this sink now),
  *               FATAL. err->blame says what the breaker counts.
  *   complete    optional, before freezing: fills what the source left unchanged. Called when every earlier batch of the
  *               shard is durable.

@@ -304,6 +304,52 @@ static const struct tr_want_column *want_column(const struct tr_want *w, const c
     return NULL;
 }
 
+/* "length:name=position;" per column */
+int tr_positions_put(const struct tr_want *w, struct tr_buf *out)
+{
+    int rc = TR_OK;
+    for (uint32_t i = 0; i < w->n && rc >= 0; i++)
+        if (w->columns[i].source_pos)
+            rc = tr_buf_printf(out, "%zu:%s=%d;", strlen(w->columns[i].name), w->columns[i].name, w->columns[i].source_pos);
+    return rc;
+}
+
+/* One entry of the text; NULL at its end, or where it is not one of ours. */
+static const char *next_position(const char *text, struct tr_slice *ret_name, int16_t *ret_pos)
+{
+    char *end;
+    size_t n = strtoul(text, &end, 10);
+    if (*end != ':' || strlen(end + 1) < n + 1 || end[1 + n] != '=')
+        return NULL;
+    *ret_name = tr_slice_of(end + 1, n);
+    *ret_pos = (int16_t)strtol(end + n + 2, &end, 10);
+    return *end == ';' ? end + 1 : NULL;
+}
+
+int tr_positions_get(const char *text, struct tr_table_desc *io)
+{
+    struct tr_slice name;
+    int16_t pos;
+    tr_free(io->positions);
+    io->positions = tr_strdup(text);
+    while ((text = next_position(text, &name, &pos)))
+        for (uint32_t i = 0; i < io->n_columns; i++)
+            if (tr_slice_eq(tr_slice_str(io->columns[i].name), name))
+                io->columns[i].source_pos = pos;
+    return io->positions ? TR_OK : TR_NOMEM;
+}
+
+/* The table had that column when it was fitted last. */
+static bool had_column(const struct tr_table_desc *have, const struct tr_want_column *c)
+{
+    struct tr_slice name;
+    int16_t pos;
+    for (const char *text = have->positions; text && (text = next_position(text, &name, &pos));)
+        if (pos == c->source_pos && tr_slice_eq(tr_slice_str(c->name), name))
+            return true;
+    return false;
+}
+
 #define CURE "; take a new snapshot (tailrace table resnapshot), or change the sink's table by hand and resume"
 
 static int not_ours(const struct tr_want *w, struct tr_plan *p)
@@ -333,6 +379,9 @@ int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, stru
         const struct tr_desc_column *h = have_column(w, have, c->name);
         if (!h && older)
             return tr_plan_refuse(p, "changes of before column %s was dropped from table %s were met again" CURE, c->name, w->name);
+        if (!h && c->source_pos && had_column(have, c))
+            return tr_plan_refuse(p, "column %s was removed from table %s in the sink, and its values with it%s", c->name, w->name,
+                                  w->kind == TR_TABLE_LOG ? "; add it again by hand, or rename the table (another is made), and resume" : "; take a new snapshot (tailrace table resnapshot)");
         if (!h && c->key_pos)
             return tr_plan_refuse(p, "column %s is new in the key of table %s" CURE, c->name, w->name);
         if (!h && c->unfillable)
@@ -344,7 +393,8 @@ int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, stru
         if (h && !older && w->kind != TR_TABLE_LOG && h->source_pos && c->source_pos && h->source_pos != c->source_pos)
             return tr_plan_refuse(p, "column %s of table %s was dropped and added again: its old values are gone at the source" CURE, c->name, w->name);
         if (h && strcasecmp(h->type, c->type) != 0)
-            return tr_plan_refuse(p, "column %s of table %s changed its type from %s to %s" CURE, c->name, w->name, h->type, c->type);
+            return tr_plan_refuse(p, "column %s of table %s changed its type from %s to %s%s", c->name, w->name, h->type, c->type,
+                                  w->kind == TR_TABLE_LOG ? "; change the column by hand, or rename the table (another is made), and resume" : CURE);
     }
     return TR_OK;
 }
@@ -366,34 +416,6 @@ void tr_sql_derived(const char *name, const char *suffix, char out[TR_SQL_NAME_M
     memcpy(out, name, keep);
     memcpy(out + keep, hash, 9);
     memcpy(out + keep + 9, suffix, k + 1);
-}
-
-/* "length:name=position;" per column */
-int tr_positions_put(const struct tr_want *w, struct tr_buf *out)
-{
-    int rc = TR_OK;
-    for (uint32_t i = 0; i < w->n && rc >= 0; i++)
-        if (w->columns[i].source_pos)
-            rc = tr_buf_printf(out, "%zu:%s=%d;", strlen(w->columns[i].name), w->columns[i].name, w->columns[i].source_pos);
-    return rc;
-}
-
-void tr_positions_get(const char *text, struct tr_table_desc *io)
-{
-    while (*text) {
-        char *end;
-        size_t n = strtoul(text, &end, 10);
-        if (*end != ':' || strlen(end + 1) < n + 1 || end[1 + n] != '=')
-            return;
-        const char *name = end + 1;
-        long pos = strtol(name + n + 1, &end, 10);
-        for (uint32_t i = 0; i < io->n_columns; i++)
-            if (strlen(io->columns[i].name) == n && !memcmp(io->columns[i].name, name, n))
-                io->columns[i].source_pos = (int16_t)pos;
-        if (*end != ';')
-            return;
-        text = end + 1;
-    }
 }
 
 static int put_view_name(const struct tr_want *w, struct tr_buf *q)

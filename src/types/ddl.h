@@ -63,9 +63,9 @@ void tr_sql_derived(const char *name, const char *suffix, char out[TR_SQL_NAME_M
 /* create or evolve; a plan without steps: it fits as it is. A definition older than the one the table was fitted to (changes delivered again
  * after a restart) asks for nothing and only needs its columns to be there. */
 int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *io, struct tr_err *err);
-/* The source positions of a table's columns as a text to be kept beside it, and back. */
+/* The source positions of a table's columns as a text to be kept beside it, and back. NOMEM. */
 int tr_positions_put(const struct tr_want *w, struct tr_buf *out);
-void tr_positions_get(const char *text, struct tr_table_desc *io);
+int tr_positions_get(const char *text, struct tr_table_desc *io);
 /* Makes (again) the view over a soft mirror. */
 int tr_plan_view(const struct tr_want *w, struct tr_plan *io, struct tr_err *err);
 /* The shadow takes the mirror's name, the old mirror and its view go, the view is made anew. mirror: the wanted mirror under its real name;

@@ -30,6 +30,7 @@ void tr_table_desc_done(struct tr_table_desc *d)
         tr_free(d->columns[i].type);
     }
     tr_free(d->columns);
+    tr_free(d->positions);
     memset(d, 0, sizeof *d);
 }
 

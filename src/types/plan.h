@@ -42,6 +42,7 @@ struct tr_table_desc {
     uint32_t n_columns;
     char key_name[TR_SQL_NAME_MAX + 1]; /* of the primary key, where keys have names of their own and keep them through a rename */
     struct tr_table_note note;          /* zero unless ours */
+    char *positions;                    /* as recorded (tr_positions_put); NULL: none */
 };
 
 enum tr_plan_op {

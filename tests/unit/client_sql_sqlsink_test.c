@@ -18,6 +18,7 @@ struct table {
     bool exists, view;
     uint64_t snapshot_id;
     uint32_t version;          /* definition 2 has the column v */
+    const char *positions;
 };
 
 static struct fake {
@@ -45,6 +46,7 @@ static int describe(struct tr_catalog *c, const char *ns, const char *name, int6
             ret->note.snapshot_id = t->snapshot_id;
             ret->note.schema_version = t->version;
             snprintf(ret->note.source, sizeof ret->note.source, "%s", t->source);
+            assert_int_equal(tr_positions_get(t->positions ? t->positions : "", ret), TR_OK);
         }
         if (!t->exists)
             continue;
@@ -156,7 +158,7 @@ static void fits(void **state)
 {
     (void)state;
     open_sink(NULL);
-    fake.tables[0] = (struct table){"t", "public.t", true, true, 5, 1};
+    fake.tables[0] = (struct table){"t", "public.t", true, true, 5, 1, NULL};
     assert_int_equal(bind_as("public", "t", 1, TR_TARGET_MIRROR, 0), TR_OK);
     assert_int_equal(fake.n_calls, 0); /* it fits: nothing is asked of the sink */
     assert_int_equal(bind_as("public", "t", 2, TR_TARGET_MIRROR, 0), TR_OK);
@@ -169,7 +171,7 @@ static void fits(void **state)
     assert_string_equal(fake.plan, VIEW);
     assert_int_equal(bind_as("public", "t", 3, TR_TARGET_MIRROR, 0), TR_OK); /* a definition that differs in nothing we keep */
     assert_string_equal(fake.plan, VIEW "note public.t public.t mirror 5 3;");
-    fake.tables[0] = (struct table){"t__tr_build", "public.t", true, false, 5, 2};
+    fake.tables[0] = (struct table){"t__tr_build", "public.t", true, false, 5, 2, NULL};
     assert_int_equal(bind_as("public", "t", 2, TR_TARGET_SHADOW, 5), TR_OK); /* the same build goes on */
     assert_int_equal(fake.n_calls, 0);
     assert_int_equal(bind_as("public", "t", 1, TR_TARGET_SHADOW, 6), TR_OK); /* another's goes, whatever definition it had */
@@ -184,13 +186,26 @@ static void refuses(void **state)
 {
     (void)state;
     open_sink("one");
-    fake.tables[0] = (struct table){"t", "public.t", false, false, 5, 1};
+    fake.tables[0] = (struct table){"t", "public.t", false, false, 5, 1, NULL};
     assert_int_equal(bind_as("public", "t", 1, TR_TARGET_MIRROR, 0), TR_REJECT);
     assert_string_equal(err.msg, "sink m: table one.t was removed from the sink; take a new snapshot: tailrace table resnapshot public.t");
-    fake.tables[0] = (struct table){"a__b", "a.b", true, true, 5, 1};
+    assert_int_equal(bind_as("public", "t", 1, TR_TARGET_MIRROR, 5), TR_REJECT);
+    fake.tables[0] = (struct table){"t", "public.t", true, true, 5, 1, NULL};
+    assert_int_equal(bind_as("public", "t", 1, TR_TARGET_MIRROR, 5), TR_OK);
+    assert_int_equal(bind_as("public", "t", 1, TR_TARGET_MIRROR, 6), TR_REJECT); /* restored from another time */
+    assert_non_null(strstr(err.msg, "is not the build that was made of public.t"));
+    fake.tables[0] = (struct table){0};
+    assert_int_equal(bind_as("public", "t", 1, TR_TARGET_MIRROR, 5), TR_REJECT); /* another database: it would begin without what it had */
+    fake.tables[0] = (struct table){"t_changelog", "public.t", false, false, 0, 1, NULL};
+    assert_int_equal(bind_as("public", "t", 1, TR_TARGET_CHANGELOG, 0), TR_OK); /* a history may be begun anew */
+    fake.tables[0] = (struct table){"t", "public.t", true, true, 5, 1, "2:id=1;1:v=2;"};
+    assert_int_equal(bind_as("public", "t", 2, TR_TARGET_MIRROR, 5), TR_REJECT); /* it had that column: somebody dropped it */
+    assert_string_equal(err.msg, "sink m: column v was removed from table t in the sink, and its values with it; take a new snapshot (tailrace table resnapshot)");
+    fake.n_calls = 0;
+    fake.tables[0] = (struct table){"a__b", "a.b", true, true, 5, 1, NULL};
     assert_int_equal(bind_as("public", "a__b", 1, TR_TARGET_MIRROR, 0), TR_REJECT);
     assert_string_equal(err.msg, "sink m: table one.a__b mirrors a.b already; public.a__b would need the same name");
-    fake.tables[0] = (struct table){"t", NULL, true, true, 0, 0};
+    fake.tables[0] = (struct table){"t", NULL, true, true, 0, 0, NULL};
     assert_int_equal(bind_as("public", "t", 1, TR_TARGET_MIRROR, 0), TR_REJECT);
     assert_non_null(strstr(err.msg, "sink m: table one.t exists in the sink and was not made by tailrace"));
     assert_int_equal(fake.n_calls, 0);
@@ -207,10 +222,10 @@ static void swaps(void **state)
 {
     (void)state;
     open_sink(NULL);
-    fake.tables[0] = (struct table){"t__tr_build", "public.t", true, false, 7, 1};
+    fake.tables[0] = (struct table){"t__tr_build", "public.t", true, false, 7, 1, NULL};
     assert_int_equal(swap_as(7), TR_OK);
     assert_string_equal(fake.plan, "drop the view over table t;drop table t;swap in the new build of table t;" VIEW "renamed public.t__tr_build t mirror;");
-    fake.tables[1] = (struct table){"t", "public.t", true, true, 7, 1};
+    fake.tables[1] = (struct table){"t", "public.t", true, true, 7, 1, NULL};
     assert_int_equal(swap_as(7), TR_OK); /* made again although the swap was done: the build is ahead */
     assert_int_equal(fake.n_calls, 1);
     assert_int_equal(swap_as(8), TR_REJECT);
@@ -220,9 +235,11 @@ static void swaps(void **state)
     fake.tables[1].exists = false;
     assert_int_equal(swap_as(7), TR_REJECT);
     assert_string_equal(err.msg, "sink m: the build of table public.t was removed from the sink; take a new snapshot: tailrace table resnapshot public.t");
-    fake.tables[0] = (struct table){"t__tr_build", "public.t", true, false, 7, 1};
-    fake.tables[1] = (struct table){"t", NULL, true, false, 0, 0};
+    fake.tables[0] = (struct table){"t__tr_build", "public.t", true, false, 7, 1, NULL};
+    fake.tables[1] = (struct table){"t", NULL, true, false, 0, 0, NULL};
     assert_int_equal(swap_as(7), TR_REJECT); /* never over a table of somebody else's */
+    fake.tables[1] = (struct table){"t", "Public.t", true, true, 3, 1, NULL};
+    assert_int_equal(swap_as(7), TR_REJECT); /* nor over another table's mirror */
     assert_int_equal(fake.n_calls, 0);
     tr_sqlsink_done(&sink);
 }
@@ -235,9 +252,13 @@ static void says_what_is_built(void **state)
     open_sink(NULL);
     assert_int_equal(tr_sqlsink_built(&sink.sink, s, INT64_MAX, &id, &err), TR_OK);
     assert_int_equal(id, 0);
-    fake.tables[0] = (struct table){"t", "public.t", true, true, 7, 1};
+    fake.tables[0] = (struct table){"t", "public.t", true, true, 7, 1, NULL};
     assert_int_equal(tr_sqlsink_built(&sink.sink, s, INT64_MAX, &id, &err), TR_OK);
     assert_int_equal(id, 7);
+    fake.tables[0].source = "other.t";
+    assert_int_equal(tr_sqlsink_built(&sink.sink, s, INT64_MAX, &id, &err), TR_OK);
+    assert_int_equal(id, 0);
+    fake.tables[0].source = "public.t";
     fake.tables[0].exists = false;
     assert_int_equal(tr_sqlsink_built(&sink.sink, s, INT64_MAX, &id, &err), TR_OK);
     assert_int_equal(id, 0);

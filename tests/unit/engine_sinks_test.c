@@ -168,6 +168,26 @@ static void test_what_fails_the_pipeline(void **state)
     fails_with(TR_REJECT, TR_REJECT_FAIL);
 }
 
+/* Bound again, it is stale again: what is missing is not the target. The table is refused, and the sink goes on. */
+static void test_stale_for_ever_is_refused(void **state)
+{
+    struct kit k;
+    (void)state;
+    kit_init(&k, 1, &plain);
+    kit_start(&k);
+    busy(&k);
+    tr_mem_script(k.sink[0], &(struct tr_mem_outcome){.rc = TR_STALE, .part = 1, .times = 4});
+    kit_row(&k, 0, 5, 1, 1, "x");
+    kit_row(&k, 0, 6, 2, 1, "y");
+    KIT_UNTIL(kit_status(&k).records_in == 6);
+    tr_mem_hold(k.sink[0], false);
+    KIT_UNTIL(k.rejected == 1 && tr_mem_committed(k.src, 0) == 6);
+    assert_int_equal(k.reject_first, 6);
+    assert_int_equal(stats(&k).rows, 5);
+    kit_stop(&k);
+    kit_end(&k);
+}
+
 static void test_stale_binds_again(void **state)
 {
     struct kit k;
@@ -653,6 +673,7 @@ int main(void)
         cmocka_unit_test(test_a_batch_of_nothing_but_the_refused_part),
         cmocka_unit_test(test_what_fails_the_pipeline),
         cmocka_unit_test(test_stale_binds_again),
+        cmocka_unit_test(test_stale_for_ever_is_refused),
         cmocka_unit_test(test_binds_are_tried_again_and_refusals_remembered),
         cmocka_unit_test(test_batches_end_at_transaction_ends),
         cmocka_unit_test(test_final_fails_the_open_transaction),

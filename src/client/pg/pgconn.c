@@ -51,10 +51,11 @@ int tr_pg_classify(const char *s, uint8_t *ret_blame)
         rc = TR_RETRY;
     } else if (!strncmp(s, "40", 2) || !strncmp(s, "55", 2) || !strncmp(s, "25", 2)) {
         rc = TR_RETRY; /* serialization, lock, object in use, read-only */
-    } else if (!strncmp(s, "22", 2) || !strncmp(s, "23", 2) || !strncmp(s, "54", 2)) { /* data, constraint, a limit of the server */
+    } else if (!strncmp(s, "22", 2) || !strncmp(s, "23", 2) || !strncmp(s, "54", 2) || !strncmp(s, "P0", 2) || !strncmp(s, "09", 2) || !strncmp(s, "27", 2) ||
+               !strncmp(s, "38", 2) || !strncmp(s, "39", 2) || !strncmp(s, "44", 2)) { /* data, constraint, a limit of the server, what a trigger says */
         blame = TR_BLAME_BATCH;
         rc = TR_REJECT;
-    } else if (!strncmp(s, "42", 2) || !strncmp(s, "0A", 2)) {
+    } else if (!strncmp(s, "42", 2) || !strncmp(s, "0A", 2) || !strncmp(s, "2B", 2)) { /* 2B: something of somebody's hangs on it */
         blame = TR_BLAME_TARGET;
         rc = !strcmp(s, "42P01") || !strcmp(s, "42703") ? TR_STALE : TR_REJECT;
     } else {

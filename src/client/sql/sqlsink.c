@@ -101,15 +101,27 @@ static int execute(struct tr_sqlsink *s, const struct tr_plan *p, int64_t deadli
 
 /* ---- bind ---- */
 
+static int check_owner(const struct tr_sqlsink *s, const struct place *p, const struct tr_table_note *n, const struct tr_table_desc *have, struct tr_err *err)
+{
+    if (!have->ours || !strcmp(have->note.source, n->source))
+        return TR_OK;
+    return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: table %s mirrors %s already; %s would need the same name", s->what, p->said, have->note.source, n->source);
+}
+
 static int plan_bind(struct tr_sqlsink *s, const struct tr_want *w, const struct place *p, enum tr_target_variant v, const struct tr_table_note *n,
                      const struct tr_table_desc *have, struct tr_plan *ret, struct tr_err *err)
 {
-    if (have->ours && strcmp(have->note.source, n->source) != 0)
-        return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: table %s mirrors %s already; %s would need the same name", s->what, p->said, have->note.source, n->source);
-    if (have->ours && !have->exists && v != TR_TARGET_SHADOW)
+    int owner = check_owner(s, p, n, have, err);
+    if (owner < 0)
+        return owner;
+    bool other = n->snapshot_id && (!have->ours || have->note.snapshot_id != n->snapshot_id);
+    if (v == TR_TARGET_MIRROR && !have->exists && (have->ours || other)) /* history and bookkeeping are begun anew; a mirror would lack what it had */
         return removed(s, "table", p, n, err);
+    if (v == TR_TARGET_MIRROR && have->ours && other)
+        return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: table %s is not the build that was made of %s (restored from another time?); take a new snapshot: tailrace table resnapshot %s",
+                          s->what, p->said, n->source, n->source);
     const struct tr_table_desc none = {.no_ns = have->no_ns};
-    bool other_build = v == TR_TARGET_SHADOW && have->ours && have->note.snapshot_id != n->snapshot_id;
+    bool other_build = v == TR_TARGET_SHADOW && have->ours && other;
     const struct tr_table_desc *is = other_build || !have->exists ? &none : have;
     int rc = other_build ? tr_plan_drop(w->ns, w->name, ret, err) : TR_OK;
     if (rc >= 0)
@@ -209,6 +221,8 @@ int tr_sqlsink_swap(struct tr_sink *ts, const struct tr_schema *sc, uint64_t sna
     /* The build first: one that was made again, because a crash came between its swap and the note of it, is ahead of the mirror. */
     bool have_build = rc >= 0 && build.exists && build.ours && build.note.snapshot_id == snapshot_id;
     bool done = rc >= 0 && !build.ours && there.exists && there.ours && there.note.snapshot_id == snapshot_id;
+    if (rc >= 0)
+        rc = check_owner(s, &mirror, &n, &there, err);
     if (rc >= 0 && !done && !have_build)
         rc = removed(s, "the build of table", &mirror, &n, err);
     if (rc >= 0 && !done)
@@ -230,7 +244,8 @@ int tr_sqlsink_built(struct tr_sink *ts, const struct tr_schema *sc, int64_t dea
     struct place p = place_of(s, sc, TR_TARGET_MIRROR);
     struct tr_table_desc d;
     int rc = describe(s, &p, deadline_ns, &d, err);
-    *ret_snapshot_id = rc >= 0 && d.exists && d.ours ? d.note.snapshot_id : 0;
+    struct tr_table_note n = note_of(sc, TR_TARGET_MIRROR);
+    *ret_snapshot_id = rc >= 0 && d.exists && d.ours && !strcmp(d.note.source, n.source) ? d.note.snapshot_id : 0;
     tr_table_desc_done(&d);
     return rc;
 }

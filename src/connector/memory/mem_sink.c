@@ -601,6 +601,12 @@ static void keep_state(struct tr_mem_sink *s, uint32_t table_id, enum tr_target_
     tr_map_done(&old);
 }
 
+static bool is_build(const struct tr_mem_sink *s, uint32_t table_id, uint64_t snapshot_id)
+{
+    uint64_t there = 0;
+    return tr_u64map_find(&s->built, table_id, &there) && there == snapshot_id;
+}
+
 /* Rows of another build go. */
 static void fresh_shadow(struct tr_mem_sink *s, uint32_t table_id, uint64_t snapshot_id)
 {
@@ -623,6 +629,8 @@ static int bind(struct tr_sink *spi, const struct tr_schema *schema, enum tr_tar
     if (s->bind_times) {
         s->bind_times--;
         rc = tr_err_set(err, s->bind_rc, TR_DOM_SINK, "%s", s->bind_msg);
+    } else if (variant == TR_TARGET_MIRROR && snapshot_id && !is_build(s, id, snapshot_id)) {
+        rc = tr_err_set(err, TR_REJECT, TR_DOM_SINK, "table %u is not the build that was made", id);
     } else if (refuses(s, TR_MEM_REFUSES_BINDS, id, variant)) {
         rc = tr_err_set(err, TR_REJECT, TR_DOM_SINK, "table %u refuses to be bound", id);
     } else {

@@ -79,7 +79,8 @@ static int record(struct pg_sink *s, const char *const v[2], int64_t deadline_ns
         snprintf(ret->note.kind, sizeof ret->note.kind, "%s", tr_pg_val(r, 0, 1));
         ret->note.snapshot_id = strtoull(tr_pg_val(r, 0, 2), NULL, 10);
         ret->note.schema_version = (uint32_t)strtoul(tr_pg_val(r, 0, 3), NULL, 10);
-        tr_positions_get(tr_pg_val(r, 0, 4), ret);
+        if (tr_positions_get(tr_pg_val(r, 0, 4), ret) < 0)
+            rc = nomem(s, v[1], err);
     }
     PQclear(r);
     return rc;

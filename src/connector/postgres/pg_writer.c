@@ -86,9 +86,9 @@ static int drain(struct pg_writer *w, int64_t deadline_ns, struct tr_err *err)
         ExecStatusType st = PQresultStatus(r);
         if (rc >= 0 && st == PGRES_FATAL_ERROR) {
             rc = tr_pg_error(&w->conn, r, "writing", err);
-            if (rc == TR_REJECT && err) {
+            if ((rc == TR_REJECT || rc == TR_STALE) && err) {
                 err->code = w->sent[i];
-                err->blame = TR_BLAME_BATCH;
+                err->blame = rc == TR_REJECT ? TR_BLAME_BATCH : TR_BLAME_TARGET;
             }
         }
         PQclear(r);

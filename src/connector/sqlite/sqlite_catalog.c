@@ -61,9 +61,10 @@ static int record(struct tr_sqlite_db *d, const char *name, struct tr_table_desc
         snprintf(ret->note.kind, sizeof ret->note.kind, "%s", (const char *)sqlite3_column_text(s, 1));
         ret->note.snapshot_id = (uint64_t)sqlite3_column_int64(s, 2);
         ret->note.schema_version = (uint32_t)sqlite3_column_int64(s, 3);
-        tr_positions_get((const char *)sqlite3_column_text(s, 4), ret);
     }
     int rc = step == SQLITE_ROW || step == SQLITE_DONE ? TR_OK : tr_sqlite_error(d, "looking up a table", err);
+    if (step == SQLITE_ROW && tr_positions_get((const char *)sqlite3_column_text(s, 4), ret) < 0)
+        rc = tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: no memory to describe table %s", d->what, name);
     sqlite3_finalize(s);
     return rc;
 }

@@ -71,12 +71,23 @@ static void make_private(const char *path)
     tr_mutex_unlock(&one);
 }
 
+/* Somebody removed or replaced the file: what is written goes where nobody will find it. */
+static bool has_moved(struct tr_sqlite_db *d)
+{
+    int moved = 0;
+    return sqlite3_file_control(d->db, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK && moved;
+}
+
 int tr_sqlite_open(struct tr_sqlite_db *d, int64_t deadline_ns, struct tr_err *err)
 {
     atomic_store(&d->interrupted, false);
     atomic_store(&d->deadline_ns, deadline_ns);
-    if (d->db)
+    if (d->db && !has_moved(d))
         return TR_OK;
+    if (d->db) {
+        tr_sqlite_close(d);
+        return tr_err_set(err, TR_FATAL, TR_DOM_SQLITE, "%s: the file %s was removed or replaced while it was in use", d->what, d->path);
+    }
     make_private(d->path);
     if (sqlite3_open_v2(d->path, &d->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK) {
         int rc = tr_sqlite_error(d, "opening the database", err);

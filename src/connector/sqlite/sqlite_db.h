@@ -26,7 +26,8 @@ struct tr_sqlite_db {
     _Atomic(bool) interrupted;
 };
 
-int tr_sqlite_open(struct tr_sqlite_db *d, int64_t deadline_ns, struct tr_err *err); /* fine if open; the deadline is for all that follows */
+/* Fine if open; the deadline is for all that follows. FATAL, once: the file is not the one that was opened. */
+int tr_sqlite_open(struct tr_sqlite_db *d, int64_t deadline_ns, struct tr_err *err);
 void tr_sqlite_close(struct tr_sqlite_db *d);
 void tr_sqlite_interrupt(struct tr_sqlite_db *d);
 

@@ -182,9 +182,9 @@ static int write_batch(struct tr_writer *tw, struct tr_endpoint *ep, const struc
     rc = check_lease(w, err);
     for (uint32_t i = 0; i < b->n_parts && rc >= 0; i++) {
         rc = write_part(w, &b->parts[i], deadline_ns, err);
-        if (rc == TR_REJECT && err) {
+        if ((rc == TR_REJECT || rc == TR_STALE) && err) {
             err->code = i;
-            err->blame = TR_BLAME_BATCH;
+            err->blame = rc == TR_REJECT ? TR_BLAME_BATCH : TR_BLAME_TARGET;
         }
     }
     TR_FAILPOINT("sink.before_commit");
