@@ -475,7 +475,7 @@ static int snapshot_id_next(struct tr_control *c, uint64_t *ret, struct tr_err *
     int rc = begin(s, WRITE_LEASED, err);
     if (rc < 0)
         return rc;
-    *ret = ++s->s.snapshot_id;
+    *ret = s->s.snapshot_id = TR_MAX(s->s.snapshot_id + 1, (uint64_t)tr_wall_us());
     return finish(s, TR_OK);
 }
 

@@ -61,7 +61,7 @@ static const char *const migrations[SCHEMA_VERSION] = {
                  " rows_estimate = ?8, storage_fingerprint = ?9, reason = ?10 WHERE table_id = ?1")                                                  \
     X(TABLE_LIST, "SELECT " TABLE_COLUMNS " FROM tab WHERE source = ?1 ORDER BY table_id")                                                           \
     X(TABLE_HAS, "SELECT 1 FROM tab WHERE table_id = ?1")                                                                                            \
-    X(COUNTER_NEXT, "INSERT INTO counter VALUES(?1, 1) ON CONFLICT DO UPDATE SET value = value + 1 RETURNING value")                                 \
+    X(COUNTER_NEXT, "INSERT INTO counter VALUES(?1, ?2) ON CONFLICT DO UPDATE SET value = max(value + 1, excluded.value) RETURNING value")           \
     X(SCHEMA_LAST, "SELECT version, CASE fingerprint WHEN ?2 THEN version END FROM schema WHERE table_id = ?1 ORDER BY version DESC LIMIT 1")                                      \
     X(SCHEMA_ADD, "INSERT INTO schema VALUES(?1, ?2, ?3, ?4, ?5)")                                                                                   \
     X(SCHEMA_LIST, "SELECT version, effective_lsn, bytes FROM schema WHERE table_id = ?1 ORDER BY version")                                          \
@@ -517,7 +517,7 @@ static int snapshot_id_next(struct tr_control *c, uint64_t *ret, struct tr_err *
     int rc = begin(s, WRITE_LEASED, err);
     if (rc < 0)
         return rc;
-    rc = row(s, err, &q, S_COUNTER_NEXT, "s", "snapshot");
+    rc = row(s, err, &q, S_COUNTER_NEXT, "si", "snapshot", (uint64_t)tr_wall_us());
     if (rc > 0) {
         id = col_u64(q, 0);
         rc = more(s, err, q);

@@ -185,6 +185,7 @@ struct tr_control_ops {
     int (*table_ensure)(struct tr_control *c, const char *source, const char *ns, const char *name, struct tr_ctl_table *ret, struct tr_err *err);
     int (*table_put)(struct tr_control *c, const struct tr_ctl_table *v, struct tr_err *err); /* all but table_id, ns, name */
     int (*table_list)(struct tr_control *c, const char *source, void (*cb)(void *arg, const struct tr_ctl_table *t), void *arg, struct tr_err *err);
+    /* Rises, and is not below the wall clock in µs: a mirror in a sink is told by it, also from one that another store's owner built there. */
     int (*snapshot_id_next)(struct tr_control *c, uint64_t *ret, struct tr_err *err);
 
     int (*schema_put)(struct tr_control *c, uint32_t table_id, uint64_t effective_lsn, struct tr_slice bytes, uint64_t fingerprint,
