@@ -62,6 +62,7 @@ struct tr_cap_table {
     struct tr_snap *snap;
     bool known;                 /* ctl was loaded */
     bool selected;              /* the configuration selects it and it exists */
+    bool published;             /* likewise, and all that happens to it is streamed */
 };
 
 struct tr_capture {

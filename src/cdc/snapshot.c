@@ -139,9 +139,9 @@ int tr_snap_begin(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_err *
         t->snap->table = t;
     }
     restart_phases(t->snap);
-    if (t->snap->fingerprint)
-        t->ctl.storage_fingerprint = t->snap->fingerprint;
-    t->snap->fingerprint = 0;
+    if (t->snap->next.fingerprint)
+        t->ctl.storage = t->snap->next;
+    t->snap->next = (struct tr_table_storage){0};
     t->ctl.state = TR_TABLE_FENCING;
     t->ctl.rows_read = 0;
     t->ctl.reason[0] = 0;

@@ -45,7 +45,7 @@ struct tr_snap {
     char waiting[512];           /* what it waits for; "" */
     bool again;                  /* start over once no task is out */
     struct tr_oslog_episode trouble; /* with the source, at a step that is tried again */
-    uint64_t fingerprint;        /* which the table has for the one that starts over; 0: as it was. Recorded only then: a crash must not forget */
+    struct tr_table_storage next; /* the table's for the one that starts over; fingerprint 0: as it was. Recorded only then: a crash must not forget */
     _Atomic(bool) cancelled;     /* workers give up what they do for this table */
 };
 
@@ -98,7 +98,7 @@ struct snap_worker {
     uint32_t next_fence;
 };
 
-/* tr_ctl_table.storage_fingerprint: which table a snapshot has read, in what storage. Upper half: its source_id (cdc_source.h). Lower half: of
+/* tr_table_storage.fingerprint: which table a snapshot has read, in what storage. Upper half: its source_id (cdc_source.h). Lower half: of
  * its storage fingerprint then; 0 there is none that a table has, so the next look finds a new snapshot due. 0 as a whole: nothing is known. */
 static inline uint64_t tr_snap_fingerprint(uint32_t source_id, uint64_t storage)
 {

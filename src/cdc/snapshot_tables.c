@@ -2,7 +2,10 @@
  * snapshot_tables.c: tables come and go. The coordinator's looks at the source's catalog: which tables are selected, which are to be
  * snapshotted (anew), which are gone, and which stood under another name for a while.
  *
- * The last of these has two sides. Capture's thread compares each definition's source_id with what the last look found under its name
+ * A new snapshot is due where the stream may not have told all of a table since the last one: is_due compares what is recorded with what is found
+ * (docs/decisions/0011, 0014). One that begins after the look is sound: its fence waits for every transaction that is older.
+ *
+ * Names that stand for another table between two looks has two sides. Capture's thread compares each definition's source_id with what the last look found under its name
  * (check_identity in capture_chain.c); where they differ it counts the tables concerned as strayed (tr_cap_stray). So does set_identity here,
  * when a look finds that names have moved. tr_snap_note_strays records them in the control store, the next look takes a new snapshot, and
  * until they are recorded no position is (capture_source.c).
@@ -81,11 +84,11 @@ void tr_snap_note_strays(struct tr_snapshot *s)
             continue;
         if (t->ctl.state == TR_TABLE_LIVE || (tr_snap_under_way(t) && t->snap->phase >= SNAP_BEGIN)) {
             struct tr_err err = {0};
-            uint64_t was = t->ctl.storage_fingerprint;
+            uint64_t was = t->ctl.storage.fingerprint;
             TR_FAILPOINT("snapshot.before_note");
-            t->ctl.storage_fingerprint = tr_snap_fingerprint_due(was);
+            t->ctl.storage.fingerprint = tr_snap_fingerprint_due(was);
             if (tr_snap_save(s, t, &err) < 0) {
-                t->ctl.storage_fingerprint = was;
+                t->ctl.storage.fingerprint = was;
                 note_failed(s, t, &err);
                 failed = true;
                 continue;
@@ -100,6 +103,62 @@ void tr_snap_note_strays(struct tr_snapshot *s)
 }
 
 /* ---- the look ---- */
+
+/* A break in what is streamed of a table, by the upper half of its membership: of all tables, or of this one. */
+static const char *break_of(const struct tr_table_storage *known, const struct tr_table_storage *now)
+{
+    if (!known->membership || !now->membership || known->membership == now->membership)
+        return NULL;
+    return known->membership >> 32 != now->membership >> 32 ? "the publication was made again, or its options or owner were altered"
+                                                            : "the table had left the publication, or was in it with a row filter or column list";
+}
+
+/* A new snapshot is due: what was read of the table, and streamed since, may not be what it holds. ALTER TABLE rewrites rows and changes columns in
+ * one transaction; VACUUM FULL, CLUSTER and TRUNCATE change only the storage. */
+static bool is_due(struct tr_snapshot *s, const struct tr_cap_table *t, const struct tr_table_storage *known, const struct tr_table_storage *now, char *why, size_t cap)
+{
+    const char *breach = break_of(known, now);
+    bool kept = s->cap->has_changelog && s->cap->has_changelog(s->cap->arg, t->ns, t->name);
+    if (known->fingerprint && now->fingerprint && known->fingerprint != now->fingerprint)
+        snprintf(why, cap, "another table has its name now or had it for a while, or its partitions changed outside the stream (attach, detach, truncate or rewrite of a leaf): taking a new snapshot");
+    else if (breach)
+        snprintf(why, cap, "%s, so that changes of it may not have come: taking a new snapshot%s", breach, kept ? ". Its changelog lacks for good what came between" : "");
+    else if (known->filenode && now->filenode && known->filenode != now->filenode && known->attributes && now->attributes && known->attributes != now->attributes)
+        snprintf(why, cap, "ALTER TABLE has rewritten its rows, which the stream does not tell: taking a new snapshot");
+    else
+        return false;
+    return true;
+}
+
+/* Only a part of it has changed, or was not known. */
+static void record(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_table_storage *known, const struct tr_table_storage *now)
+{
+    struct tr_table_storage was = *known;
+    if (!memcmp(&was, now, sizeof was))
+        return;
+    struct tr_err err;
+    *known = *now;
+    if (tr_snap_save(s, t, &err) < 0) {
+        *known = was; /* the next look tries it again */
+        tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
+    }
+}
+
+/* It has a history, and no snapshot mends that. */
+static void see_keyless(struct tr_snapshot *s, struct tr_cap_table *t, const struct tr_cdc_table *d, const struct tr_table_storage *now)
+{
+    struct tr_table_storage known = t->ctl.storage;
+    const char *breach = break_of(&known, now);
+    char text[256];
+    t->ctl.storage.membership = now->membership; /* saved by keyless, or below */
+    tr_snap_keyless(s, t, d->no_key, NULL);
+    if (known.membership != now->membership && tr_snap_save(s, t, NULL) < 0) {
+        t->ctl.storage.membership = known.membership;
+    } else if (breach && s->cap->has_changelog && s->cap->has_changelog(s->cap->arg, t->ns, t->name)) {
+        snprintf(text, sizeof text, "%s, so that changes of it may not have come: its changelog lacks for good what came between", breach);
+        tr_snap_log(TR_OSLOG_WARN, t, text);
+    }
+}
 
 static void see_table(void *arg, const struct tr_cdc_table *d)
 {
@@ -118,29 +177,35 @@ static void see_table(void *arg, const struct tr_cdc_table *d)
     }
     t->selected = true;
     set_identity(s, t, d->source_id);
+    t->published = d->published;
     if (!d->published)
         return;
     t->ctl.rows_estimate = d->rows_estimate;
     uint64_t per_row = d->rows_estimate ? d->bytes_estimate / d->rows_estimate : 0;
     uint64_t rows = per_row ? s->tuning.chunk_bytes / TR_MAX(per_row, 1) : 1000;
     rows = TR_MIN(TR_MAX(rows, 50), s->tuning.chunk_rows_max);
-    uint64_t now = tr_snap_fingerprint(d->source_id, d->storage_fingerprint), known = t->snap && t->snap->fingerprint ? t->snap->fingerprint : t->ctl.storage_fingerprint;
-    bool moved = now && known && now != known;
+    struct tr_table_storage now = {tr_snap_fingerprint(d->source_id, d->storage_fingerprint), d->membership, d->filenode, d->attributes};
+    struct tr_table_storage *known = t->snap && t->snap->next.fingerprint ? &t->snap->next : &t->ctl.storage;
+    char why[400];
     if (t->ctl.state == TR_TABLE_NEW && d->key_ok) {
-        t->ctl.storage_fingerprint = now;
+        t->ctl.storage = now;
     } else if (!d->key_ok && (t->ctl.state == TR_TABLE_NEW || t->ctl.state == TR_TABLE_NO_SNAPSHOT)) {
-        tr_snap_keyless(s, t, d->no_key, NULL);
+        see_keyless(s, t, d, &now);
     } else if (t->ctl.state == TR_TABLE_NO_SNAPSHOT) {
         t->ctl.state = TR_TABLE_NEW;
-        t->ctl.storage_fingerprint = now;
-    } else if (moved && (t->ctl.state == TR_TABLE_LIVE || tr_snap_under_way(t))) {
-        tr_snap_log(TR_OSLOG_WARN, t, "another table has its name now or had it for a while, or its partitions changed outside the stream (attach, detach, truncate or rewrite of a leaf): taking a new snapshot");
-        if (tr_snap_under_way(t)) {
-            t->snap->again = true;
-            t->snap->fingerprint = now;
+        t->ctl.storage = now;
+    } else if (t->ctl.state == TR_TABLE_LIVE || tr_snap_under_way(t)) {
+        if (!is_due(s, t, known, &now, why, sizeof why)) {
+            record(s, t, known, &now);
         } else {
-            t->ctl.state = TR_TABLE_NEW;
-            t->ctl.storage_fingerprint = now;
+            tr_snap_log(TR_OSLOG_WARN, t, why);
+            if (tr_snap_under_way(t)) {
+                t->snap->again = true;
+                t->snap->next = now;
+            } else {
+                t->ctl.state = TR_TABLE_NEW;
+                t->ctl.storage = now;
+            }
         }
     }
     if (t->snap)
@@ -163,7 +228,7 @@ void tr_snap_look(struct tr_snapshot *s)
     int rc = s->session->ops->publish(s->session, in(CALL_NS), &changed, &err);
     if (rc >= 0) {
         for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
-            t->selected = false;
+            t->selected = t->published = false;
         rc = s->session->ops->tables(s->session, in(CALL_NS), see_table, s, &err);
     }
     if (rc < 0) {
@@ -192,7 +257,7 @@ void tr_snap_begin_new(struct tr_snapshot *s)
     for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
         running += tr_snap_under_way(t);
     for (struct tr_cap_table *t = s->cap->tables; t && running < s->tuning.tables_max; t = t->next) {
-        if (!t->known || !t->selected || t->ctl.state != TR_TABLE_NEW || tr_snap_under_way(t))
+        if (!t->known || !t->published || t->ctl.state != TR_TABLE_NEW || tr_snap_under_way(t))
             continue;
         struct tr_err err;
         if (tr_snap_begin(s, t, &err) < 0)

@@ -38,11 +38,14 @@ static const char *const migrations[SCHEMA_VERSION] = {
     "CREATE TABLE alarm(kind TEXT NOT NULL, subject TEXT NOT NULL, text TEXT NOT NULL, since_us INTEGER NOT NULL, seq INTEGER NOT NULL,"
     " PRIMARY KEY(kind, subject)) WITHOUT ROWID;",
     /* a mirror that was paused is not fed until its catch-up has joined */
-    "ALTER TABLE sink_table ADD COLUMN log_from INTEGER NOT NULL DEFAULT -1; UPDATE sink_table SET mirror_live = 0 WHERE relive;",
+    "ALTER TABLE sink_table ADD COLUMN log_from INTEGER NOT NULL DEFAULT -1; UPDATE sink_table SET mirror_live = 0 WHERE relive;"
+    "ALTER TABLE tab ADD COLUMN membership INTEGER NOT NULL DEFAULT 0; ALTER TABLE tab ADD COLUMN filenode INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE tab ADD COLUMN attributes INTEGER NOT NULL DEFAULT 0;",
 };
 
 #define TABLE_COLUMNS                                                                                                                                \
-    "table_id, ns, name, state, snapshot_id, begin_offset, end_offset, schema_version, rows_read, rows_estimate, storage_fingerprint, reason"
+    "table_id, ns, name, state, snapshot_id, begin_offset, end_offset, schema_version, rows_read, rows_estimate, storage_fingerprint, reason,"        \
+    " membership, filenode, attributes"
 
 #define STATEMENTS(X)                                                                                                                                \
     X(BEGIN_READ, "BEGIN")                                                                                                                           \
@@ -58,7 +61,8 @@ static const char *const migrations[SCHEMA_VERSION] = {
     X(TABLE_FIND, "SELECT " TABLE_COLUMNS " FROM tab WHERE source = ?1 AND ns = ?2 AND name = ?3")                                                   \
     X(TABLE_ADD, "INSERT INTO tab(source, ns, name) VALUES(?1, ?2, ?3)")                                                                             \
     X(TABLE_PUT, "UPDATE tab SET state = ?2, snapshot_id = ?3, begin_offset = ?4, end_offset = ?5, schema_version = ?6, rows_read = ?7,"             \
-                 " rows_estimate = ?8, storage_fingerprint = ?9, reason = ?10 WHERE table_id = ?1")                                                  \
+                 " rows_estimate = ?8, storage_fingerprint = ?9, reason = ?10, membership = ?11, filenode = ?12, attributes = ?13"                    \
+                 " WHERE table_id = ?1")                                                                                                             \
     X(TABLE_LIST, "SELECT " TABLE_COLUMNS " FROM tab WHERE source = ?1 ORDER BY table_id")                                                           \
     X(TABLE_HAS, "SELECT 1 FROM tab WHERE table_id = ?1")                                                                                            \
     X(COUNTER_NEXT, "INSERT INTO counter VALUES(?1, ?2) ON CONFLICT DO UPDATE SET value = max(value + 1, excluded.value) RETURNING value")           \
@@ -453,8 +457,11 @@ static void read_table(sqlite3_stmt *q, struct tr_ctl_table *t)
     t->schema_version = (uint32_t)col_u64(q, 7);
     t->rows_read = col_u64(q, 8);
     t->rows_estimate = col_u64(q, 9);
-    t->storage_fingerprint = col_u64(q, 10);
+    t->storage.fingerprint = col_u64(q, 10);
     col_text(q, 11, t->reason, sizeof t->reason);
+    t->storage.membership = col_u64(q, 12);
+    t->storage.filenode = col_u64(q, 13);
+    t->storage.attributes = col_u64(q, 14);
 }
 
 static int table_ensure(struct tr_control *c, const char *source, const char *ns, const char *name, struct tr_ctl_table *ret, struct tr_err *err)
@@ -487,8 +494,9 @@ static int table_put(struct tr_control *c, const struct tr_ctl_table *v, struct 
     int rc = tr_control_check_table(v, err);
     if (rc < 0 || (rc = begin(s, WRITE_LEASED, err)) < 0)
         return rc;
-    rc = run(s, err, S_TABLE_PUT, "iiiiiiiiis", (uint64_t)v->table_id, (uint64_t)v->state, v->snapshot_id, v->begin_offset, v->end_offset,
-             (uint64_t)v->schema_version, v->rows_read, v->rows_estimate, v->storage_fingerprint, v->reason);
+    rc = run(s, err, S_TABLE_PUT, "iiiiiiiiisiii", (uint64_t)v->table_id, (uint64_t)v->state, v->snapshot_id, v->begin_offset, v->end_offset,
+             (uint64_t)v->schema_version, v->rows_read, v->rows_estimate, v->storage.fingerprint, v->reason,
+             v->storage.membership, v->storage.filenode, v->storage.attributes);
     if (rc == TR_OK && sqlite3_changes(s->db) == 0)
         rc = tr_control_no_table(v->table_id, err);
     return finish(s, rc, err);

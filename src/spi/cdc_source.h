@@ -62,12 +62,15 @@ enum tr_cdc_role { TR_CDC_PRIMARY, TR_CDC_REPLICA };
 /* A table that the configuration selects and that exists now. key_ok false: no_key says why. */
 struct tr_cdc_table {
     char ns[64], name[64];
-    bool published;
+    bool published;               /* all that happens to it is streamed */
     bool key_ok;
     char no_key[256];
     uint64_t rows_estimate, bytes_estimate;
     uint64_t storage_fingerprint; /* over its own and its partitions' relfilenodes and membership: changes when rows may have
                                      appeared or gone without being streamed */
+    uint64_t membership;          /* since when it is published without a break: another number when changes may have come that were not streamed. Upper half: what
+                                     selects the tables, as a whole; lower half: the table's place in it. 0: it is not published */
+    uint64_t filenode, attributes; /* its own storage, and over the definitions of its columns: when both change at once, its rows were rewritten. 0: does not apply */
     uint32_t source_id;           /* the table's own number, which it keeps when it is renamed: that of the stream's definitions of it */
 };
 

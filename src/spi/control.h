@@ -58,6 +58,13 @@ enum tr_table_state {
 #undef X
 };
 
+/* What a table's snapshot read, and since when without a break it is streamed: cdc/snapshot_tables.c compares it at each look. All but the first as
+ * in struct tr_cdc_table (cdc_source.h). 0: not known. */
+struct tr_table_storage {
+    uint64_t fingerprint; /* which table, in what storage: capture's, made and taken apart in cdc/snapshot_internal.h */
+    uint64_t membership, filenode, attributes;
+};
+
 struct tr_ctl_table {
     uint32_t table_id;
     char ns[64], name[64];
@@ -67,7 +74,7 @@ struct tr_ctl_table {
     uint64_t end_offset;    /* likewise of SNAPSHOT_END; UINT64_MAX: not complete */
     uint32_t schema_version;
     uint64_t rows_read, rows_estimate;
-    uint64_t storage_fingerprint; /* which table the snapshot read, in what storage: capture's, made and taken apart in cdc/snapshot_internal.h */
+    struct tr_table_storage storage;
     char reason[512];
 };
 

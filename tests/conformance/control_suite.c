@@ -261,7 +261,7 @@ tables(struct bed *b)
 	t.snapshot_id = 4;
 	t.begin_offset = 17;
 	t.rows_read = UINT64_MAX;
-	t.storage_fingerprint = UINT64_MAX - 5;
+	t.storage = (struct tr_table_storage){ UINT64_MAX - 5, UINT64_MAX - 6, 7, INT64_MAX };
 	snprintf(t.reason, sizeof t.reason, "it's \xC3\xA9 reason");
 	OK(o->table_put(b->c, &t, &err));
 	bed_reopen(b);

@@ -152,7 +152,7 @@ static int busy_put(struct tr_control *c, const struct tr_ctl_table *v, struct t
     b->again = NULL;
     if (b->refusals-- > 0)
         return tr_err_set(err, TR_RETRY, TR_DOM_CONTROL, "the control store is busy");
-    b->fingerprint = v->storage_fingerprint;
+    b->fingerprint = v->storage.fingerprint;
     return TR_OK;
 }
 
@@ -164,7 +164,7 @@ static void test_strays(void **state)
     for (int refusals = 0; refusals < 3; refusals++)
         for (int again = 0; again < 2; again++) {
             uint64_t read = tr_snap_fingerprint(7, 9);
-            struct tr_cap_table t = {.ns = "public", .name = "a", .ctl = {.state = TR_TABLE_LIVE, .storage_fingerprint = read}};
+            struct tr_cap_table t = {.ns = "public", .name = "a", .ctl = {.state = TR_TABLE_LIVE, .storage.fingerprint = read}};
             struct tr_capture cap = {.tables = &t};
             struct busy_store b = {.control.ops = &ops, .cap = &cap, .again = again ? &t : NULL, .refusals = refusals};
             struct tr_snapshot s = {.cap = &cap};
@@ -173,7 +173,7 @@ static void test_strays(void **state)
             for (int i = 0; i < refusals; i++) {
                 tr_snap_note_strays(&s);
                 assert_int_equal(cap.strays, 1);
-                assert_true(t.ctl.storage_fingerprint == read);
+                assert_true(t.ctl.storage.fingerprint == read);
                 assert_true(s.note_trouble.since_us != 0);
             }
             tr_snap_note_strays(&s);

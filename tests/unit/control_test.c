@@ -88,20 +88,31 @@ keep_sink_table(void *arg, const struct tr_ctl_sink_table *t)
 }
 
 static void
+keep_table(void *arg, const struct tr_ctl_table *t)
+{
+	*(struct tr_ctl_table *)arg = *t;
+}
+
+static void
 test_upgrade(void **state)
 {
 	struct tr_control *c = NULL;
 	struct tr_ctl_sink_table t = { 0 };
+	struct tr_ctl_table a = { 0 };
 	struct tr_err err = { 0 };
 
 	(void)state;
 	assert_int_equal(tr_control_sqlite_open(path, &c, &err), TR_OK);
 	c->ops->close(c);
-	sql("ALTER TABLE sink_table DROP COLUMN log_from; PRAGMA user_version = 1; INSERT INTO sink_table VALUES('s', 3, 4, 1, 1, 7, 8, 9, 10, 11, 'why')");
+	sql("ALTER TABLE sink_table DROP COLUMN log_from; ALTER TABLE tab DROP COLUMN membership; ALTER TABLE tab DROP COLUMN filenode;"
+	    "ALTER TABLE tab DROP COLUMN attributes; INSERT INTO tab(source, ns, name, state, storage_fingerprint) VALUES('src', 'public', 'a', 4, 6); PRAGMA user_version = 1; INSERT INTO sink_table VALUES('s', 3, 4, 1, 1, 7, 8, 9, 10, 11, 'why')");
 	assert_int_equal(tr_control_sqlite_open(path, &c, &err), TR_OK);
 	assert_int_equal(c->ops->sink_table_list(c, "s", keep_sink_table, &t, &err), TR_OK);
 	assert_int_equal(t.pause_offset, 11);
 	assert_true(t.relive && !t.mirror_live && t.log_from == UINT64_MAX);
+	assert_int_equal(c->ops->table_list(c, "src", keep_table, &a, &err), TR_OK);
+	assert_int_equal(a.state, TR_TABLE_LIVE);
+	assert_true(a.storage.fingerprint == 6 && !a.storage.membership && !a.storage.filenode && !a.storage.attributes);
 	c->ops->close(c);
 }
 

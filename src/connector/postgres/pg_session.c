@@ -4,6 +4,10 @@
  * Publication. It holds exactly the selected tables plus the heartbeat table (if heartbeats are rows: pg_beat.c), and publishes through partition roots. One that we made
  * carries our comment and is altered freely; a publication somebody else made is only checked: missing tables are an error naming
  * the statement that adds them.
+ *
+ * Membership. That a table has been published without a break is known by the oids of the publication and of the row that puts the table into it,
+ * which each DROP and ADD changes, and by the xmin of the publication's row, which ALTER PUBLICATION SET, OWNER TO and RENAME change, but not ADD
+ * and DROP TABLE, nor COMMENT. Freezing leaves xmin as it is.
  */
 #include "pg_session.h"
 
@@ -111,18 +115,41 @@ bool tr_pg_selected(const struct tr_pg_source_options *o, const char *ns, const 
 
 /* Everything that could be selected: ordinary and partitioned tables, no leaves of a partition tree, nothing temporary or unlogged. Sizes are
  * the planner's: asking for real ones takes a lock, and one table locked for long would hide all others. */
-static const char sql_tables[] =
-    "SELECT n.nspname, c.relname, c.relkind, EXISTS (SELECT FROM pg_publication_tables p WHERE p.pubname = $1 AND p.schemaname = n.nspname"
-    "   AND p.tablename = c.relname),"
-    "  CASE c.relkind WHEN 'p' THEN (SELECT coalesce(sum(greatest(l.reltuples, 0)), 0) FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid"
-    "       WHERE t.isleaf) ELSE greatest(c.reltuples, 0) END::bigint,"
-    "  8192::bigint * (SELECT coalesce(sum(greatest(k.relpages, 0)), 0) FROM pg_class h JOIN pg_class k ON k.oid IN (h.oid, h.reltoastrelid)"
-    "       WHERE h.oid = c.oid OR (c.relkind = 'p' AND h.oid IN (SELECT relid FROM pg_partition_tree(c.oid)))),"
-    "  c.oid || coalesce('=' || CASE c.relkind WHEN 'p' THEN (SELECT string_agg(t.relid::oid || ':' || coalesce(pg_relation_filenode(t.relid), 0), ',' ORDER BY t.relid::oid)"
-    "       FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END, ''), c.oid"
-    " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-    " WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'"
-    "   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') ORDER BY 1, 2";
+#define TABLES(place, limited, in_schema) \
+    "SELECT n.nspname, c.relname, c.relkind, coalesce((p.puballtables OR " place " IS NOT NULL) AND (c.relkind = 'r' OR p.pubviaroot), false)," \
+    "  CASE c.relkind WHEN 'p' THEN (SELECT coalesce(sum(greatest(l.reltuples, 0)), 0) FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid" \
+    "       WHERE t.isleaf) ELSE greatest(c.reltuples, 0) END::bigint," \
+    "  8192::bigint * (SELECT coalesce(sum(greatest(k.relpages, 0)), 0) FROM pg_class h JOIN pg_class k ON k.oid IN (h.oid, h.reltoastrelid)" \
+    "       WHERE h.oid = c.oid OR (c.relkind = 'p' AND h.oid IN (SELECT relid FROM pg_partition_tree(c.oid))))," \
+    "  c.oid || coalesce('=' || CASE c.relkind WHEN 'p' THEN (SELECT string_agg(t.relid::oid || ':' || coalesce(pg_relation_filenode(t.relid), 0), ',' ORDER BY t.relid::oid)" \
+    "       FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END, ''), c.oid," \
+    "  coalesce(format('%s/%s', p.oid, p.xmin), ''), coalesce(" place ", 0), " limited "," \
+    "  coalesce(p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, false)," \
+    "  CASE c.relkind WHEN 'r' THEN c.relfilenode ELSE 0 END, CASE c.relkind WHEN 'r' THEN coalesce((SELECT hashtextextended(string_agg(" \
+    "       format('%s:%s:%s:%s', a.attnum, a.atttypid, a.atttypmod, a.xmin), ',' ORDER BY a.attnum), 0)" \
+    "       FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), 0) ELSE 0 END" \
+    " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_publication p ON p.pubname = $1" \
+    " LEFT JOIN pg_publication_rel x ON x.prpubid = p.oid AND x.prrelid = c.oid" in_schema \
+    " WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'" \
+    "   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') ORDER BY 1, 2"
+
+static const char sql_tables_15[] = TABLES("coalesce(x.oid, y.oid)", "coalesce(x.prqual IS NOT NULL OR x.prattrs IS NOT NULL, false)",
+                                           " LEFT JOIN pg_publication_namespace y ON y.pnpubid = p.oid AND y.pnnspid = n.oid");
+static const char sql_tables_13[] = TABLES("x.oid", "false", "");
+
+static const char *sql_tables(const struct pg_session *s)
+{
+    return s->conn.server_version >= 150000 ? sql_tables_15 : sql_tables_13;
+}
+
+/* See the head of this file. */
+static uint64_t membership(const PGresult *r, int i)
+{
+    const char *whole = tr_pg_val(r, i, 8);
+    uint64_t h = *whole ? tr_hash64(whole, strlen(whole)) : 0;
+    uint32_t high = (uint32_t)(h ^ h >> 32);
+    return tr_pg_bool(r, i, 3) ? (uint64_t)(high ? high : 1) << 32 | strtoul(tr_pg_val(r, i, 9), NULL, 10) : 0;
+}
 
 static int tables(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(void *arg, const struct tr_cdc_table *t), void *arg, struct tr_err *err)
 {
@@ -131,15 +158,18 @@ static int tables(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(voi
     PGresult *r = NULL;
     const char *v[] = {s->o->publication};
     if (rc >= 0)
-        rc = tr_pg_exec(&s->conn, sql_tables, 1, v, deadline_ns, &r, err);
+        rc = tr_pg_exec(&s->conn, sql_tables(s), 1, v, deadline_ns, &r, err);
     if (rc < 0)
         return rc;
     for (int i = 0; i < PQntuples(r) && rc >= 0; i++) {
         if (!tr_pg_selected(s->o, tr_pg_val(r, i, 0), tr_pg_val(r, i, 1)))
             continue;
-        struct tr_cdc_table t = {.published = tr_pg_bool(r, i, 3),
+        struct tr_cdc_table t = {.published = tr_pg_bool(r, i, 3) && tr_pg_bool(r, i, 11),
                                  .rows_estimate = strtoull(tr_pg_val(r, i, 4), NULL, 10),
                                  .bytes_estimate = strtoull(tr_pg_val(r, i, 5), NULL, 10),
+                                 .membership = membership(r, i),
+                                 .filenode = strtoull(tr_pg_val(r, i, 12), NULL, 10),
+                                 .attributes = (uint64_t)strtoll(tr_pg_val(r, i, 13), NULL, 10),
                                  .source_id = (uint32_t)strtoul(tr_pg_val(r, i, 7), NULL, 10)};
         snprintf(t.ns, sizeof t.ns, "%s", tr_pg_val(r, i, 0));
         snprintf(t.name, sizeof t.name, "%s", tr_pg_val(r, i, 1));
@@ -185,6 +215,14 @@ static int put_name(struct tr_buf *b, const char *ns, const char *name)
     return rc >= 0 ? tr_quote_ident(b, tr_slice_str(name)) : rc;
 }
 
+static int put_statement(struct pg_session *s, struct tr_buf *q, const char *verb, const struct tr_buf *names)
+{
+    tr_buf_append_str(q, "ALTER PUBLICATION ");
+    tr_quote_ident(q, tr_slice_str(s->o->publication));
+    return tr_buf_printf(q, " %s TABLE %.*s; ", verb, (int)names->n, (const char *)names->p);
+}
+
+/* Row filters and column lists of a publication of ours go in one transaction with their return to it whole: DROP and ADD. */
 static int alter(struct pg_session *s, const PGresult *r, bool ours, bool without_beat, int64_t deadline_ns, bool *ret_changed, struct tr_err *err)
 {
     struct tr_buf add, drop;
@@ -194,30 +232,34 @@ static int alter(struct pg_session *s, const PGresult *r, bool ours, bool withou
     for (int i = 0; i < PQntuples(r) && rc >= 0; i++) {
         const char *ns = tr_pg_val(r, i, 0), *name = tr_pg_val(r, i, 1);
         bool in = tr_pg_bool(r, i, 3), want = tr_pg_selected(s->o, ns, name);
-        if (in == want || (in && !ours))
+        bool whole = !ours || !tr_pg_bool(r, i, 10);
+        if ((in == want && (!in || whole)) || (in && !ours))
             continue;
         if (without_beat && !strcmp(ns, s->o->heartbeat_schema) && !strcmp(name, TR_PG_HEARTBEAT_TABLE))
             continue;
-        struct tr_buf *b = want ? &add : &drop;
-        rc = tr_buf_append_str(b, b->n ? ", " : "");
-        if (rc >= 0)
-            rc = put_name(b, ns, name);
+        for (int k = 0; k < 2 && rc >= 0; k++) {
+            struct tr_buf *b = k ? &drop : &add;
+            if (k ? !in : !want)
+                continue;
+            rc = tr_buf_append_str(b, b->n ? ", " : "");
+            if (rc >= 0)
+                rc = put_name(b, ns, name);
+        }
     }
     if (rc >= 0 && add.n && !ours)
         rc = tr_err_set(err, TR_REJECT, TR_DOM_SOURCE, "source: publication %s was not made by tailrace and lacks %s; run: ALTER PUBLICATION \"%s\" ADD TABLE %s",
                         s->o->publication, tr_buf_cstr(&add), s->o->publication, tr_buf_cstr(&add));
-    for (int k = 0; k < 2 && rc >= 0; k++) {
-        struct tr_buf *names = k ? &drop : &add, q;
-        if (!names->n)
-            continue;
-        tr_buf_init(&q);
-        tr_buf_append_str(&q, "ALTER PUBLICATION ");
-        tr_quote_ident(&q, tr_slice_str(s->o->publication));
-        tr_buf_printf(&q, " %s TABLE %s", k ? "DROP" : "ADD", tr_buf_cstr(names));
+    struct tr_buf q;
+    tr_buf_init(&q);
+    if (rc >= 0 && drop.n)
+        rc = put_statement(s, &q, "DROP", &drop);
+    if (rc >= 0 && add.n)
+        rc = put_statement(s, &q, "ADD", &add);
+    if (rc >= 0 && q.n) {
         rc = tr_pg_script(&s->conn, tr_buf_cstr(&q), deadline_ns, err);
-        tr_buf_done(&q);
         *ret_changed = true;
     }
+    tr_buf_done(&q);
     tr_buf_done(&add);
     tr_buf_done(&drop);
     return rc < 0 ? rc : TR_OK;
@@ -240,6 +282,18 @@ static int note_position(struct pg_session *s, int64_t deadline_ns, struct tr_er
     return rc;
 }
 
+static int set_options(struct pg_session *s, int64_t deadline_ns, struct tr_err *err)
+{
+    struct tr_buf q;
+    tr_buf_init(&q);
+    tr_buf_append_str(&q, "ALTER PUBLICATION ");
+    tr_quote_ident(&q, tr_slice_str(s->o->publication));
+    tr_buf_append_str(&q, " SET (publish = 'insert, update, delete, truncate', publish_via_partition_root = true)");
+    int rc = tr_pg_script(&s->conn, tr_buf_cstr(&q), deadline_ns, err);
+    tr_buf_done(&q);
+    return rc;
+}
+
 static int publish_selected(struct pg_session *s, int64_t deadline_ns, bool *ret_changed, struct tr_err *err)
 {
     *ret_changed = false;
@@ -255,7 +309,12 @@ static int publish_selected(struct pg_session *s, int64_t deadline_ns, bool *ret
     bool exists = PQntuples(r) == 1, all = exists && tr_pg_bool(r, 0, 0), ours = !exists || tr_pg_bool(r, 0, 1);
     bool fit = !exists || (tr_pg_bool(r, 0, 2) && tr_pg_bool(r, 0, 3));
     PQclear(r);
-    if (!fit)
+    if (!fit && ours) {
+        rc = set_options(s, deadline_ns, err);
+        if (rc < 0)
+            return rc;
+        *ret_changed = true;
+    } else if (!fit)
         return tr_err_set(err, TR_REJECT, TR_DOM_SOURCE,
                           "source: publication %s must publish insert, update, delete and truncate through partition roots; run: ALTER PUBLICATION \"%s\""
                           " SET (publish = 'insert, update, delete, truncate', publish_via_partition_root = true)",
@@ -281,7 +340,7 @@ static int publish_selected(struct pg_session *s, int64_t deadline_ns, bool *ret
         if (rc < 0)
             return rc;
     }
-    rc = tr_pg_exec(&s->conn, sql_tables, 1, v, deadline_ns, &r, err);
+    rc = tr_pg_exec(&s->conn, sql_tables(s), 1, v, deadline_ns, &r, err);
     if (rc < 0)
         return rc;
     rc = alter(s, r, ours, beat.message, deadline_ns, ret_changed, err);
