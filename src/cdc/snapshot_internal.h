@@ -85,6 +85,7 @@ struct tr_snapshot {
     struct tr_cdc_session *session;          /* coordinator's, primary */
     struct tr_cdc_session **worker_sessions; /* for interrupting: [2 * i] primary, [2 * i + 1] replica or NULL */
     int64_t tables_at_ns;
+    bool unpublishable;                      /* the last look could not publish what is selected, and waiting does not help */
     struct tr_oslog_episode trouble, note_trouble; /* the coordinator's: with looking for tables, with noting those that strayed */
 };
 
@@ -115,6 +116,9 @@ static inline uint32_t tr_snap_fingerprint_source_id(uint64_t fingerprint)
 {
     return (uint32_t)(fingerprint >> 32);
 }
+
+/* tr_table_storage.membership of a table that was found unpublished: whatever it has when it is published again is another one. */
+#define TR_SNAP_UNPUBLISHED UINT64_MAX
 
 static inline bool tr_snap_under_way(const struct tr_cap_table *t)
 {

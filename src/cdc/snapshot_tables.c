@@ -5,9 +5,9 @@
  * A new snapshot is due where the stream may not have told all of a table since the last one: is_due compares what is recorded with what is found
  * (docs/decisions/0011, 0014). One that begins after the look is sound: its fence waits for every transaction that is older.
  *
- * Names that stand for another table between two looks has two sides. Capture's thread compares each definition's source_id with what the last look found under its name
- * (check_identity in capture_chain.c); where they differ it counts the tables concerned as strayed (tr_cap_stray). So does set_identity here,
- * when a look finds that names have moved. tr_snap_note_strays records them in the control store, the next look takes a new snapshot, and
+ * Names that stand for another table between two looks: capture's thread compares each definition's source_id with what the last look found
+ * under its name (check_identity in capture_chain.c); where they differ it counts the tables concerned as strayed (tr_cap_stray). So does
+ * set_identity here, when a look finds that names have moved. tr_snap_note_strays records them in the control store, the next look takes a new snapshot, and
  * until they are recorded no position is (capture_source.c).
  */
 #include <stdio.h>
@@ -160,6 +160,22 @@ static void see_keyless(struct tr_snapshot *s, struct tr_cap_table *t, const str
     }
 }
 
+/* In a publication that is not ours to alter. One of ours has it by the next look, and then another membership. */
+static void see_unpublished(struct tr_snapshot *s, struct tr_cap_table *t, const struct tr_cdc_table *d)
+{
+    char reason[400];
+    if (!s->unpublishable || tr_snap_under_way(t))
+        return;
+    snprintf(reason, sizeof reason, "%s, so that changes of it do not come; a new snapshot is taken once it is published. The statement is in the log, and in tailrace check", d->unpublished);
+    if (t->ctl.state == TR_TABLE_LIVE) {
+        t->ctl.storage.membership = TR_SNAP_UNPUBLISHED;
+        tr_snap_pause(s, t, reason);
+    } else if (t->ctl.state == TR_TABLE_NEW && strcmp(t->ctl.reason, reason) != 0) {
+        snprintf(t->ctl.reason, sizeof t->ctl.reason, "%s", reason);
+        tr_snap_save(s, t, NULL);
+    }
+}
+
 static void see_table(void *arg, const struct tr_cdc_table *d)
 {
     struct tr_snapshot *s = arg;
@@ -178,8 +194,10 @@ static void see_table(void *arg, const struct tr_cdc_table *d)
     t->selected = true;
     set_identity(s, t, d->source_id);
     t->published = d->published;
-    if (!d->published)
+    if (!d->published) {
+        see_unpublished(s, t, d);
         return;
+    }
     t->ctl.rows_estimate = d->rows_estimate;
     uint64_t per_row = d->rows_estimate ? d->bytes_estimate / d->rows_estimate : 0;
     uint64_t rows = per_row ? s->tuning.chunk_bytes / TR_MAX(per_row, 1) : 1000;
@@ -192,6 +210,10 @@ static void see_table(void *arg, const struct tr_cdc_table *d)
     } else if (!d->key_ok && (t->ctl.state == TR_TABLE_NEW || t->ctl.state == TR_TABLE_NO_SNAPSHOT)) {
         see_keyless(s, t, d, &now);
     } else if (t->ctl.state == TR_TABLE_NO_SNAPSHOT) {
+        t->ctl.state = TR_TABLE_NEW;
+        t->ctl.storage = now;
+    } else if (t->ctl.state == TR_TABLE_PAUSED && t->ctl.storage.membership == TR_SNAP_UNPUBLISHED) {
+        tr_snap_log(TR_OSLOG_INFO, t, "is published again: taking a new snapshot");
         t->ctl.state = TR_TABLE_NEW;
         t->ctl.storage = now;
     } else if (t->ctl.state == TR_TABLE_LIVE || tr_snap_under_way(t)) {
@@ -226,6 +248,12 @@ void tr_snap_look(struct tr_snapshot *s)
         return;
     s->tables_at_ns = now + TABLES_EVERY;
     int rc = s->session->ops->publish(s->session, in(CALL_NS), &changed, &err);
+    s->unpublishable = rc == TR_REJECT;
+    if (s->unpublishable) { /* what is published is looked at all the same */
+        if (tr_oslog_failed(&s->trouble, &err))
+            tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
+        rc = TR_OK;
+    }
     if (rc >= 0) {
         for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
             t->selected = t->published = false;
@@ -238,7 +266,7 @@ void tr_snap_look(struct tr_snapshot *s)
         return;
     }
     char lasted[TR_OSLOG_LASTED_CHARS];
-    if (tr_oslog_well(&s->trouble, lasted))
+    if (!s->unpublishable && tr_oslog_well(&s->trouble, lasted))
         tr_oslog_write(TR_OSLOG_INFO, "snapshot", "looking for tables again after %s", lasted);
     /* a table that is gone keeps what the sinks have of it, and says so */
     for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)

@@ -62,7 +62,9 @@ enum tr_cdc_role { TR_CDC_PRIMARY, TR_CDC_REPLICA };
 /* A table that the configuration selects and that exists now. key_ok false: no_key says why. */
 struct tr_cdc_table {
     char ns[64], name[64];
-    bool published;               /* all that happens to it is streamed */
+    bool published;               /* all that happens to it is streamed; false: unpublished says why */
+    bool partial;                 /* but only some rows or columns: those that a snapshot reads as well */
+    char unpublished[256];
     bool key_ok;
     char no_key[256];
     uint64_t rows_estimate, bytes_estimate;

@@ -99,4 +99,38 @@ look
 sleep 1
 anew byself "$count"
 [ "$(logged 'a new epoch begins')" = 0 ] || tr_fail 'a new epoch without a cause'
+
+tr_step 'a publication that is not ours is not put right: what it does not publish is paused until it does'
+check() { "$TAILRACE" check -c "$TT_YAML" >"$TR_TMP/check.out" 2>&1 || true; }
+tt_sql "comment on publication tailrace is 'ours'"
+check
+tr_equal 'errors found' 0 "$(grep -c '^error' "$TR_TMP/check.out")"
+tt_sql "alter publication tailrace set (publish = 'insert')"
+damage ops
+look
+tt_waits public.ops '^paused.publication tailrace does not publish all of insert'
+check
+grep -q '^error.*must publish insert, update, delete and truncate' "$TR_TMP/check.out" || tr_fail "check does not find it: $(cat "$TR_TMP/check.out")"
+tt_sql "alter publication tailrace set (publish = 'insert, update, delete, truncate')"
+look
+healed
+tt_sql 'alter publication tailrace drop table ops' 'create table late (id int primary key)' 'insert into late values (1)'
+damage ops
+damage byself
+look
+tt_waits public.ops '^paused.publication tailrace does not hold it'
+tt_waits public.late '^new.publication tailrace does not hold it'
+tt_equal public.byself
+check
+tr_equal 'errors found' 2 "$(grep -c '^error.*is not captured: publication tailrace does not hold it' "$TR_TMP/check.out")"
+tt_sql 'alter publication tailrace add table ops, late'
+look
+tt_live public.late
+healed
+tt_equal public.late
+tt_sql 'alter publication tailrace drop table filter' 'alter publication tailrace add table filter where (id < 1000)'
+check
+grep -q '^warn.*row filter or column list on public.filter' "$TR_TMP/check.out" || tr_fail "check does not find it: $(cat "$TR_TMP/check.out")"
+look
+tr_wait_until 40 '[ "$(tt_lite "select count(*) from filter_live where id >= 1000")" = 0 ]' || tr_fail 'the mirror does not have the rows that are published'
 tt_stop

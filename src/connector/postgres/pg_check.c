@@ -18,6 +18,7 @@ struct doctor {
     void (*cb)(void *arg, const struct tr_finding *f);
     void *arg;
     struct tr_err *err;
+    bool foreign; /* the publication is not ours to alter */
 };
 
 __attribute__((format(printf, 5, 6))) static void say(struct doctor *d, enum tr_finding_level level, const char *code, const char *subject, const char *fmt, ...)
@@ -151,15 +152,46 @@ static int check_slot(struct doctor *d)
     return TR_OK;
 }
 
+static int check_publication(struct doctor *d)
+{
+    const char *name = d->s->o->publication, *v[] = {name};
+    PGresult *r = NULL;
+    int rc = query(d,
+                   "SELECT coalesce(starts_with(obj_description(oid, 'pg_publication'), '" TR_PG_OUR_COMMENT "'), false),"
+                   " pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot FROM pg_publication WHERE pubname = $1",
+                   1, v, &r);
+    if (rc < 0)
+        return rc;
+    bool exists = PQntuples(r) == 1;
+    d->foreign = exists ? !tr_pg_bool(r, 0, 0) : !d->s->o->create;
+    if (!exists && d->foreign)
+        say(d, TR_FINDING_ERROR, "publication", name, "there is no publication %s, and create is off => CREATE PUBLICATION \"%s\" FOR TABLE ... WITH (publish_via_partition_root = true)", name, name);
+    else if (exists && !(tr_pg_bool(r, 0, 1) && tr_pg_bool(r, 0, 2)))
+        say(d, d->foreign ? TR_FINDING_ERROR : TR_FINDING_WARN, "publication", name, "publication %s must publish insert, update, delete and truncate, through partition roots%s => ALTER PUBLICATION \"%s\""
+            " SET (publish = 'insert, update, delete, truncate', publish_via_partition_root = true)", name, d->foreign ? "" : "; tailrace puts that right, and takes new snapshots", name);
+    else
+        say(d, TR_FINDING_OK, "publication", name, "publication %s %s", name, !exists ? "will be made at the first start" : d->foreign ? "publishes every operation" : "is tailrace's");
+    PQclear(r);
+    return TR_OK;
+}
+
 static void one_table(void *arg, const struct tr_cdc_table *t)
 {
     struct doctor *d = arg;
     char name[160];
     snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
+    const char *pub = d->s->o->publication;
+    if (!t->published && d->foreign)
+        say(d, TR_FINDING_ERROR, "table_published", name, "%s is not captured: %s => ALTER PUBLICATION \"%s\" ADD TABLE %s, unless another finding says more", name, t->unpublished, pub, name);
+    else if (t->partial && d->foreign)
+        say(d, TR_FINDING_WARN, "table_partial", name, "publication %s has a row filter or column list on %s: only those rows and columns reach a mirror => to have all: ALTER PUBLICATION \"%s\" DROP TABLE %s;"
+            " ALTER PUBLICATION \"%s\" ADD TABLE %s", pub, name, pub, name, pub, name);
+    else if (t->partial)
+        say(d, TR_FINDING_WARN, "table_partial", name, "publication %s is tailrace's, and has a row filter or column list on %s: tailrace removes it and takes a new snapshot => to keep it, make a publication of your own", pub, name);
     if (!t->key_ok)
         say(d, TR_FINDING_WARN, "table_key", name, "%s: %s, so it can have no mirror => ALTER TABLE %s ADD PRIMARY KEY (...), or ALTER TABLE %s REPLICA IDENTITY USING INDEX ...", name, t->no_key, name, name);
     else
-        say(d, TR_FINDING_OK, "table_key", name, "%s has a usable key%s", name, t->published ? "" : "; it will be added to the publication");
+        say(d, TR_FINDING_OK, "table_key", name, "%s has a usable key%s", name, t->published || d->foreign ? "" : "; it will be added to the publication");
 }
 
 static int check_tables(struct doctor *d)
@@ -228,6 +260,8 @@ int tr_pg_check(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(void 
         rc = check_heartbeat(&d);
     if (rc >= 0)
         rc = check_slot(&d);
+    if (rc >= 0)
+        rc = check_publication(&d);
     if (rc >= 0)
         rc = check_tables(&d);
     return rc < 0 ? rc : TR_OK;

@@ -151,6 +151,19 @@ static uint64_t membership(const PGresult *r, int i)
     return tr_pg_bool(r, i, 3) ? (uint64_t)(high ? high : 1) << 32 | strtoul(tr_pg_val(r, i, 9), NULL, 10) : 0;
 }
 
+static void why_unpublished(const struct pg_session *s, const PGresult *r, int i, char *ret, size_t cap)
+{
+    const char *name = s->o->publication;
+    if (!*tr_pg_val(r, i, 8))
+        snprintf(ret, cap, "there is no publication %s", name);
+    else if (!tr_pg_bool(r, i, 3))
+        snprintf(ret, cap, "publication %s does not hold it%s", name, *tr_pg_val(r, i, 2) == 'p' ? ", or publishes its partitions in place of it" : "");
+    else if (!tr_pg_bool(r, i, 11))
+        snprintf(ret, cap, "publication %s does not publish all of insert, update, delete and truncate", name);
+    else
+        *ret = 0;
+}
+
 static int tables(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(void *arg, const struct tr_cdc_table *t), void *arg, struct tr_err *err)
 {
     struct pg_session *s = tr_pg_session_of(cs);
@@ -184,6 +197,8 @@ static int tables(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(voi
         t.key_ok = sc->n_key != 0;
         snprintf(t.no_key, sizeof t.no_key, "%s", sc->no_key_reason);
         tr_schema_unref(sc);
+        t.partial = tr_pg_bool(r, i, 10);
+        why_unpublished(s, r, i, t.unpublished, sizeof t.unpublished);
         cb(arg, &t);
     }
     PQclear(r);
