@@ -1,4 +1,4 @@
-/* What is pure in the platform's own room: may capture go on, what is the lag while no heartbeat comes through, what is noted of tables that strayed. */
+/* What is pure in the platform's own room: may capture go on, what is the lag while no heartbeat comes through, what is noted of tables that strayed, when a look at the tables finds a new snapshot due. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,6 +9,8 @@
 #include <cmocka.h>
 
 #include "agreement.h"
+#include "alloc.h"
+#include "check.h"
 #include "clock.h"
 #include "service_internal.h"
 #include "snapshot_internal.h"
@@ -184,6 +186,128 @@ static void test_strays(void **state)
         }
 }
 
+/* A source with one table, and a control store that takes what it is given. */
+struct looked {
+    struct tr_cdc_session session;
+    struct tr_control control;
+    struct tr_cdc_table found;
+    int published; /* what publish answers */
+    int puts;
+    struct tr_ctl_table put;
+};
+
+static int looked_publish(struct tr_cdc_session *s, int64_t deadline_ns, bool *ret_changed, struct tr_err *err)
+{
+    (void)deadline_ns;
+    *ret_changed = false;
+    struct looked *l = tr_container_of(s, struct looked, session);
+    return l->published < 0 ? tr_err_set(err, l->published, TR_DOM_SOURCE, "not ours") : TR_OK;
+}
+
+static int looked_tables(struct tr_cdc_session *s, int64_t deadline_ns, void (*cb)(void *arg, const struct tr_cdc_table *t), void *arg, struct tr_err *err)
+{
+    (void)deadline_ns;
+    (void)err;
+    cb(arg, &tr_container_of(s, struct looked, session)->found);
+    return TR_OK;
+}
+
+static int looked_put(struct tr_control *c, const struct tr_ctl_table *v, struct tr_err *err)
+{
+    (void)err;
+    struct looked *l = tr_container_of(c, struct looked, control);
+    l->puts++;
+    l->put = *v;
+    return TR_OK;
+}
+
+static int looked_alarm_set(struct tr_control *c, const char *kind, const char *subject, const char *text, struct tr_err *err)
+{
+    (void)c, (void)kind, (void)subject, (void)text, (void)err;
+    return TR_OK;
+}
+
+static int looked_pin(struct tr_log *l, const char *who, uint32_t partition, uint64_t offset, struct tr_err *err)
+{
+    (void)l, (void)who, (void)partition, (void)offset, (void)err;
+    return TR_OK;
+}
+
+static void look_at(struct tr_snapshot *s)
+{
+    s->tables_at_ns = 0;
+    tr_snap_look(s);
+}
+
+static void test_looks(void **state)
+{
+    (void)state;
+    static const struct tr_cdc_session_ops session_ops = {.publish = looked_publish, .tables = looked_tables};
+    static const struct tr_control_ops control_ops = {.table_put = looked_put, .alarm_set = looked_alarm_set};
+    static const struct tr_log_ops log_ops = {.pin = looked_pin};
+    const struct tr_table_storage was = {tr_snap_fingerprint(7, 9), UINT64_C(5) << 32 | 6, 70, 80};
+    const struct {
+        struct tr_table_storage known;
+        uint64_t membership, filenode, attributes;
+        bool due;
+    } v[] = {
+        {was, was.membership, 70, 80, false},
+        {{was.fingerprint, 0, 0, 0}, was.membership, 70, 80, false}, /* of a release before these were recorded */
+        {was, was.membership + 1, 70, 80, true},
+        {was, was.membership + (UINT64_C(1) << 32), 70, 80, true},
+        {was, was.membership, 71, 80, false}, /* VACUUM FULL */
+        {was, was.membership, 70, 81, false}, /* SET STATISTICS */
+        {was, was.membership, 71, 81, true},
+        {{was.fingerprint, was.membership, 0, 80}, was.membership, 71, 81, false},
+    };
+    for (size_t i = 0; i < TR_ARRAY_LEN(v); i++)
+        for (int under_way = 0; under_way < 2; under_way++) {
+            struct tr_snap *snap = tr_calloc(1, sizeof *snap);
+            assert_non_null(snap);
+            snap->phase = under_way ? SNAP_CHUNKS : SNAP_DONE;
+            struct tr_cap_table t = {.ns = "public", .name = "a", .snap = snap, .known = true, .source_id = 7,
+                                     .ctl = {.state = under_way ? TR_TABLE_CHUNKS : TR_TABLE_LIVE, .storage = v[i].known}};
+            struct looked l = {.session.ops = &session_ops, .control.ops = &control_ops,
+                               .found = {.ns = "public", .name = "a", .published = true, .key_ok = true, .storage_fingerprint = 9, .source_id = 7,
+                                         .membership = v[i].membership, .filenode = v[i].filenode, .attributes = v[i].attributes}};
+            struct tr_log log = {.ops = &log_ops};
+            struct tr_capture cap = {.tables = &t, .control = &l.control, .log = &log};
+            struct tr_snapshot s = {.cap = &cap, .session = &l.session};
+            const struct tr_table_storage now = {was.fingerprint, v[i].membership, v[i].filenode, v[i].attributes};
+            tr_mutex_init(&cap.lock);
+            snap->table = &t;
+            l.found.published = false; /* what it has meanwhile is not recorded */
+            look_at(&s);
+            assert_memory_equal(&t.ctl.storage, &v[i].known, sizeof now);
+            l.found.published = true;
+            look_at(&s);
+            assert_true(under_way ? snap->again == v[i].due : t.ctl.state == (v[i].due ? TR_TABLE_NEW : TR_TABLE_LIVE));
+            if (under_way && v[i].due) { /* recorded only when it starts over */
+                assert_memory_equal(&t.ctl.storage, &v[i].known, sizeof now);
+                assert_memory_equal(&snap->next, &now, sizeof now);
+            } else {
+                assert_memory_equal(&t.ctl.storage, &now, sizeof now);
+                assert_int_equal(l.puts, !v[i].due && memcmp(&now, &v[i].known, sizeof now) != 0);
+            }
+            /* not ours to publish: paused until it is, and then another snapshot */
+            t.ctl.state = TR_TABLE_LIVE;
+            snap->phase = SNAP_DONE;
+            snap->next = (struct tr_table_storage){0};
+            l.published = TR_REJECT;
+            l.found.published = false;
+            look_at(&s);
+            look_at(&s);
+            assert_int_equal(l.put.state, TR_TABLE_PAUSED);
+            assert_true(l.put.storage.membership == TR_SNAP_UNPUBLISHED);
+            l.found.published = true; /* others are not yet */
+            look_at(&s);
+            assert_int_equal(t.ctl.state, TR_TABLE_NEW);
+            assert_memory_equal(&t.ctl.storage, &now, sizeof now);
+            tr_mutex_done(&cap.lock);
+            tr_free(snap);
+        }
+}
+
 int main(void)
 {
     tr_oslog_setup(TR_OSLOG_OFF, false, 2);
@@ -194,6 +318,7 @@ int main(void)
         cmocka_unit_test(test_ready),
         cmocka_unit_test(test_fingerprints),
         cmocka_unit_test(test_strays),
+        cmocka_unit_test(test_looks),
     };
     return cmocka_run_group_tests_name("cdc", tests, NULL, NULL);
 }
