@@ -181,7 +181,8 @@ static void one_table(void *arg, const struct tr_cdc_table *t)
     char name[160];
     snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
     const char *pub = d->s->o->publication;
-    if (!t->published && d->foreign)
+    bool beat = !strcmp(t->ns, d->s->o->heartbeat_schema) && !strcmp(t->name, TR_PG_HEARTBEAT_TABLE); /* it has a finding of its own */
+    if (!t->published && d->foreign && !beat)
         say(d, TR_FINDING_ERROR, "table_published", name, "%s is not captured: %s => ALTER PUBLICATION \"%s\" ADD TABLE %s, unless another finding says more", name, t->unpublished, pub, name);
     else if (t->partial && d->foreign)
         say(d, TR_FINDING_WARN, "table_partial", name, "publication %s has a row filter or column list on %s: only those rows and columns reach a mirror => to have all: ALTER PUBLICATION \"%s\" DROP TABLE %s;"
