@@ -67,7 +67,7 @@ tt_run snapshot.before_chunk=sleep:60:1+
 tr_wait_until 20 '"$TAILRACE" table resnapshot public.t -c "$TT_YAML" >/dev/null 2>&1' || tr_fail 'capture does not come back'
 tr_wait_until 20 "tt_state public.t | grep -q '^snapshot'" || tr_fail 'no snapshot'
 tt_sql 'alter table t drop column d' "update t set v = 'in between' where id = 300" 'alter table t alter column n type bigint' "update t set n = 5000000000 where id = 301"
-tr_wait_until 40 '[ "$(tt_frames SNAPSHOT_END public.t)" = 2 ]' || tr_fail 'the snapshot does not end'
+tr_wait_until 40 '[ "$(tt_frames SNAPSHOT_END public.t)" -ge 2 ]' || tr_fail 'the snapshot does not end'
 tt_live public.t
 tt_equal public.w public.u public.t
 tt_stop
