@@ -260,7 +260,7 @@ int tr_cli_cmd_check(int argc, char **argv)
     int at = tr_cli_parse(argc, argv, "check", "cj", 0, &o);
     if (at < 0)
         return -1 - at;
-    struct tr_config *cfg = tr_cli_load(&o);
+    struct tr_config *cfg = tr_cli_load(&o, TR_CONFIG_TO_RUN);
     if (!cfg)
         return TR_EXIT_CONFIG;
     struct tr_app a = {.cfg = cfg};

@@ -156,7 +156,7 @@ int tr_cli_cmd_log(int argc, char **argv)
     }
     if (!cat && tr_cli_stray(&o, "log", verb, "fn"))
         return TR_EXIT_USAGE;
-    struct tr_config *c = tr_cli_load(&o);
+    struct tr_config *c = tr_cli_load(&o, TR_CONFIG_TO_LOOK);
     if (!c)
         return TR_EXIT_CONFIG;
     char dir[1024];

@@ -59,7 +59,7 @@ int tr_cli_cmd_run(int argc, char **argv)
     int at = tr_cli_parse(argc, argv, "run", "c", 0, &o);
     if (at < 0)
         return -1 - at;
-    struct tr_config *cfg = tr_cli_load(&o);
+    struct tr_config *cfg = tr_cli_load(&o, TR_CONFIG_TO_RUN);
     if (!cfg)
         return TR_EXIT_CONFIG;
     tr_oslog_setup((enum tr_oslog_level)cfg->logging.level, cfg->logging.format == 1, 2);

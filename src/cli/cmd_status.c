@@ -261,7 +261,7 @@ int tr_cli_cmd_status(int argc, char **argv)
     int at = tr_cli_parse(argc, argv, "status", "cjwi", 0, &o);
     if (at < 0)
         return -1 - at;
-    struct tr_config *c = tr_cli_load(&o);
+    struct tr_config *c = tr_cli_load(&o, TR_CONFIG_TO_LOOK);
     if (!c)
         return TR_EXIT_CONFIG;
     struct memory m = {0};

@@ -132,11 +132,11 @@ bool tr_cli_stray(const struct tr_cli_options *o, const char *command, const cha
     return false;
 }
 
-struct tr_config *tr_cli_load(const struct tr_cli_options *o)
+struct tr_config *tr_cli_load(const struct tr_cli_options *o, enum tr_config_use use)
 {
     struct tr_config *c = NULL;
     struct tr_err err;
-    if (tr_config_load(o->config, &tr_cli_registry, &c, &err) >= 0)
+    if (tr_config_load(o->config, &tr_cli_registry, use, &c, &err) >= 0)
         return c;
     fprintf(stderr, "tailrace: %s\n", err.msg);
     return NULL;

@@ -25,13 +25,13 @@ struct loader {
 
 static int bad(struct loader *l, int line, const char *text, const char *what)
 {
-    tr_err_set(l->err, TR_REJECT, TR_DOM_CONFIG, "%s%s%s", text, *what ? " " : "", what);
+    tr_err_set(l->err, TR_REJECT, TR_DOM_CONFIG, "%s:%d: %s%s%s", l->doc->name, line, text, *what ? " " : "", what);
     tr_err_where(l->err, "%s:%d", l->doc->name, line);
     return TR_REJECT;
 }
 
-/* ${NAME}, ${NAME:-default}, $$ */
-static int interpolate(struct loader *l, struct tr_slice in, int line, struct tr_buf *out)
+/* ${NAME}, ${NAME:-default}, $$; *ret_unset: the first name that is not set and has no default */
+static int interpolate(struct loader *l, struct tr_slice in, int line, struct tr_buf *out, const char **ret_unset)
 {
     for (size_t i = 0; i < in.n; i++) {
         if (in.p[i] != '$' || i + 1 >= in.n || (in.p[i + 1] != '{' && in.p[i + 1] != '$')) {
@@ -60,8 +60,11 @@ static int interpolate(struct loader *l, struct tr_slice in, int line, struct tr
         name[n] = 0;
         const char *v = getenv(name);
         struct tr_slice s = v && *v ? tr_slice_str(v) : dash < to ? tr_slice_of(in.p + dash + 2, to - dash - 2) : (struct tr_slice){NULL, 0};
-        if (!(v && *v) && dash == to)
-            return bad(l, line, "environment variable is not set (and has no ${NAME:-default}):", name);
+        if (!(v && *v) && dash == to && !*ret_unset) {
+            *ret_unset = tr_arena_strdup(&l->doc->arena, tr_slice_str(name));
+            if (!*ret_unset)
+                return TR_NOMEM;
+        }
         if (tr_buf_append_slice(out, s) < 0)
             return TR_NOMEM;
         i = to;
@@ -108,7 +111,7 @@ static int convert(struct loader *l, struct fy_node *n, int depth, struct tr_yam
         to->kind = TR_YAML_SCALAR;
         struct tr_buf b;
         tr_buf_init(&b);
-        int rc = interpolate(l, tr_slice_of(s, s ? len : 0), to->line, &b);
+        int rc = interpolate(l, tr_slice_of(s, s ? len : 0), to->line, &b, &to->unset);
         if (rc >= 0) {
             to->text = tr_arena_strdup(a, tr_buf_slice(&b));
             bool plain = fy_node_get_style(n) == FYNS_PLAIN || fy_node_get_style(n) == FYNS_ANY;

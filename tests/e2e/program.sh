@@ -30,8 +30,13 @@ says "2 tables found, 1 of them without a usable key"
 grep -q 'S3cr' tailrace.yaml && tr_fail "init wrote a password into a file"
 code 1 t init --dsn "$dsn"
 says "is there already"
+says "Next: export TAILRACE_DSN="
 code 3 t check
-says "TAILRACE_DSN"
+says "tailrace.yaml:[0-9]*: source.dsn needs the environment variable TAILRACE_DSN, which is not set: export TAILRACE_DSN="
+code 6 t status
+code 6 t table list
+code 1 t table resume public.orders
+says "nothing has run"
 export TAILRACE_DSN=$dsn
 port=$(tr_free_port)
 sed -i "s/127.0.0.1:7171/127.0.0.1:$port/; s/mirror.db/$(printf '%s' "$TR_TMP" | sed 's,/,\\/,g')\\/mirror.db/" tailrace.yaml
@@ -67,6 +72,13 @@ says "1 of 1 tables live"
 says "lag .* ms = capture"
 code 5 t run
 says "locked by process"
+(
+    unset TAILRACE_DSN
+    code 0 t status
+    code 0 t table list
+    code 0 t log verify
+    code 3 t run
+) || exit 1
 get() { python3 -c 'import sys,urllib.request as u
 try: r = u.urlopen(sys.argv[1], timeout=5)
 except u.HTTPError as e: r = e
