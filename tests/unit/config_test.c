@@ -148,7 +148,12 @@ static void not_yaml(void **state)
     (void)state;
     refused("", "empty", "t.yaml:1");
     refused("# nothing yet\n\n", "empty", NULL);
-    refused("source: [\n", "not YAML", "t.yaml");
+    refused("source: [\n", "not YAML", "t.yaml:2:1: this is not YAML: flow sequence without a closing bracket; close what");
+    refused(SOURCE "  dsn: x\n" SINKS, "t.yaml:4:3: this is not YAML: duplicate key; a key may stand once", NULL);
+    refused("source:\n\tdsn: x\n", "t.yaml:2:", "blanks, not with tabs");
+    refused("a:\n  b: 1\n c: 2\n", "t.yaml:3:2: ", "same column");
+    refused("a: 'x\n", "t.yaml:", "close the quote");
+    refused("a: @x\n", "t.yaml:1:4: ", "single quotes");
     refused("- a\n- b\n", "must hold sections", NULL);
     refused("just words\n", "must hold sections", NULL);
     char deep[204] = "a: ";
