@@ -1,7 +1,7 @@
 # Thin: everything real is in meson.build and scripts/.
 BUILD ?= build
 
-.PHONY: all build demo test bench lint install sim fuzz torture clean
+.PHONY: all build demo test bench lint install uninstall sim fuzz torture clean
 
 all: build
 
@@ -39,6 +39,10 @@ fuzz:
 
 install: build
 	meson install -C $(BUILD)
+
+# What the last make install from this build directory put there.
+uninstall:
+	ninja -C $(BUILD) uninstall
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-*

@@ -26,6 +26,15 @@ static int ask(const struct tr_config *c, const char *url, const char *body, siz
 {
     struct tr_err why;
     int rc = tr_http(url, body, TIMEOUT_MS, max, ret_status, out, &why);
+    if (rc == TR_RETRY && why.domain == TR_DOM_CURL && why.code == TR_HTTP_TIMED_OUT) {
+        tr_err_set(err, TR_NOT_READY, TR_DOM_CURL,
+                   "a process listens on admin.listen, %s, but does not answer within %d s (state directory %s): is it stopped (SIGSTOP, a debugger), or the machine overloaded? Look at it "
+                   "with ps; kill -CONT lets a stopped one go on",
+                   c->admin.listen, TIMEOUT_MS / 1000, c->root.state_dir);
+        if (err)
+            err->code = TR_HTTP_TIMED_OUT;
+        return TR_NOT_READY;
+    }
     if (rc < 0)
         rc = tr_err_set(err, rc == TR_RETRY ? TR_NOT_READY : rc, TR_DOM_CLI,
                         "not running (state directory %s): nobody answers at admin.listen, %s; start it with: tailrace run (%s)", c->root.state_dir, c->admin.listen, why.msg);

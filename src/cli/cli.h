@@ -50,7 +50,7 @@ int tr_cli_parse(int argc, char **argv, const char *command, const char *allowed
 bool tr_cli_stray(const struct tr_cli_options *o, const char *command, const char *verb, const char *options);
 
 /* Loads it, or tells why not; NULL then. */
-struct tr_config *tr_cli_load(const struct tr_cli_options *o);
+struct tr_config *tr_cli_load(const struct tr_cli_options *o, enum tr_config_use use);
 /* Path of a file in the state directory. */
 void tr_cli_state_path(const struct tr_config *c, const char *file, char *to, size_t cap);
 int tr_cli_fail(const struct tr_err *err, int code);

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include "agreement.h"
+#include "alloc.h"
 #include "ask.h"
+#include "check.h"
 #include "clock.h"
 #include "compose.h"
 #include "fs.h"
@@ -188,6 +190,125 @@ static void check_agreement(struct tr_app *a, struct tr_cdc_session *s, struct r
     }
 }
 
+/* ---- patterns that match nothing: most likely a slip of the pen ---- */
+
+struct names {
+    struct {
+        char text[130]; /* schema.table */
+        size_t dot;
+    } *v;
+    size_t n, cap;
+    bool failed;
+};
+
+static void add_name(void *arg, const struct tr_cdc_table *t)
+{
+    struct names *s = arg;
+    if (s->n == s->cap) {
+        size_t cap = s->cap ? 2 * s->cap : 64;
+        void *v = tr_realloc(s->v, cap * sizeof *s->v);
+        if (!v) {
+            s->failed = true;
+            return;
+        }
+        s->v = v;
+        s->cap = cap;
+    }
+    s->v[s->n].dot = strlen(t->ns);
+    snprintf(s->v[s->n++].text, sizeof s->v[0].text, "%s.%s", t->ns, t->name);
+}
+
+static const char *nearest(const char *pattern, const struct names *s)
+{
+    const char **names = strchr(pattern, '*') ? NULL : tr_calloc(s->n + 1, sizeof *names), *near = NULL;
+    for (size_t i = 0; names && i < s->n; i++)
+        names[i] = s->v[i].text + (strchr(pattern, '.') ? 0 : s->v[i].dot + 1);
+    if (names)
+        near = tr_nearest(tr_slice_str(pattern), names, s->n);
+    tr_free(names);
+    return near;
+}
+
+/* captured: of is what source.tables selects, and not all that the source has */
+static void check_list(struct report *r, enum tr_finding_level level, const char *setting, const struct tr_strv *list, const struct names *of, bool captured)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        bool any = false;
+        for (size_t k = 0; k < of->n && !any; k++)
+            any = tr_glob_table(tr_slice_str(list->v[i]), tr_slice_of(of->v[k].text, of->v[k].dot), tr_slice_str(of->v[k].text + of->v[k].dot + 1));
+        if (any)
+            continue;
+        const char *near = nearest(list->v[i], of);
+        char cure[400];
+        snprintf(cure, sizeof cure, "%s%.130s%scorrect the pattern (schema.table, * for any run of characters)%s, or leave it if such a table is still to come",
+                 near ? "did you mean " : "", near ? near : "", near ? "? " : "", captured ? ", or select the table in source.tables" : "");
+        say(r, level, "pattern", setting, cure, "%s: '%.130s' matches no table %s", setting, list->v[i], captured ? "that is captured" : "of the source");
+    }
+}
+
+/* All tables of the source, by a second look with the patterns replaced. */
+static int list_all(struct tr_app *a, const struct tr_strv **ret_patterns, struct names *all, struct tr_err *err)
+{
+    static const char *const everything[] = {"*.*"};
+    const struct tr_source_type *t = a->cfg->source_type;
+    unsigned char *options = tr_calloc(1, t->options_size);
+    struct tr_cdc *cdc = NULL;
+    struct tr_cdc_session *s = NULL;
+    if (!options)
+        return tr_err_set(err, TR_NOMEM, TR_DOM_CLI, "no memory");
+    memcpy(options, a->cfg->source_options, t->options_size);
+    for (size_t i = 0; i < t->n_fields; i++) {
+        if (!strcmp(t->fields[i].name, "tables")) {
+            *ret_patterns = (const void *)((const char *)a->cfg->source_options + t->fields[i].offset);
+            memcpy(options + t->fields[i].offset, &(struct tr_strv){everything, 1}, sizeof(struct tr_strv));
+        } else if (!strcmp(t->fields[i].name, "exclude")) {
+            memset(options + t->fields[i].offset, 0, sizeof(struct tr_strv));
+        }
+    }
+    int rc = t->cdc_new(options, &a->envs[0], &cdc, err);
+    if (rc >= 0)
+        rc = cdc->ops->session_new(cdc, TR_CDC_PRIMARY, &s, err);
+    if (rc >= 0)
+        rc = s->ops->tables(s, in(15 * TR_NS_PER_S), add_name, all, err);
+    if (s)
+        s->ops->free(s);
+    if (cdc)
+        cdc->ops->close(cdc);
+    tr_free(options);
+    return rc;
+}
+
+static void check_patterns(struct tr_app *a, struct tr_cdc_session *s, struct report *r)
+{
+    struct names all = {0}, captured = {0};
+    const struct tr_strv *patterns = NULL;
+    struct tr_err err;
+    int rc = s->ops->tables(s, in(15 * TR_NS_PER_S), add_name, &captured, &err);
+    if (rc >= 0)
+        rc = list_all(a, &patterns, &all, &err);
+    if (rc < 0)
+        say(r, TR_FINDING_ERROR, "source", a->cfg->source.name, "check that the server runs, and that this user may look at it", "%s", err.msg);
+    if (rc >= 0 && !all.failed && !captured.failed) {
+        if (patterns)
+            check_list(r, TR_FINDING_WARN, "source.tables", patterns, &all, false);
+        for (uint32_t i = 0; i < a->cfg->n_sinks; i++) {
+            const struct tr_set_sink *k = &a->cfg->sinks[i].common;
+            const struct {
+                const char *name;
+                const struct tr_strv *list;
+                enum tr_finding_level level;
+            } lists[] = {{"tables", &k->tables, TR_FINDING_WARN}, {"exclude", &k->exclude, TR_FINDING_NOTE}, {"changelog", &k->changelog, TR_FINDING_WARN}, {"hard_delete", &k->hard_delete, TR_FINDING_WARN}};
+            for (size_t l = 0; l < TR_ARRAY_LEN(lists); l++) {
+                char setting[80];
+                snprintf(setting, sizeof setting, "sinks[%.40s].%s", k->name, lists[l].name);
+                check_list(r, lists[l].level, setting, lists[l].list, &captured, true);
+            }
+        }
+    }
+    tr_free(all.v);
+    tr_free(captured.v);
+}
+
 static void check_source(struct tr_app *a, struct report *r)
 {
     struct tr_err err;
@@ -200,8 +321,10 @@ static void check_source(struct tr_app *a, struct report *r)
         rc = s->ops->check(s, in(30 * TR_NS_PER_S), show_of_source, &sr, &err);
     if (rc < 0)
         say(r, TR_FINDING_ERROR, "source", a->cfg->source.name, "check that the server runs, that source.dsn is right, and that pg_hba.conf lets this user in", "%s", err.msg);
-    else
+    else {
+        check_patterns(a, s, r);
         check_agreement(a, s, r);
+    }
     if (s)
         s->ops->free(s);
     if (a->cdc && a->cdc->ops->has_replica(a->cdc)) {
@@ -260,7 +383,7 @@ int tr_cli_cmd_check(int argc, char **argv)
     int at = tr_cli_parse(argc, argv, "check", "cj", 0, &o);
     if (at < 0)
         return -1 - at;
-    struct tr_config *cfg = tr_cli_load(&o);
+    struct tr_config *cfg = tr_cli_load(&o, TR_CONFIG_TO_RUN);
     if (!cfg)
         return TR_EXIT_CONFIG;
     struct tr_app a = {.cfg = cfg};
@@ -273,7 +396,7 @@ int tr_cli_cmd_check(int argc, char **argv)
     if (r.json)
         printf("],\n\"errors\": %d, \"warnings\": %d}\n", r.errors, r.warnings);
     else
-        printf("%d findings: %d errors, %d warnings\n", r.findings, r.errors, r.warnings);
+        printf("%d finding%s: %d error%s, %d warning%s\n", r.findings, r.findings == 1 ? "" : "s", r.errors, r.errors == 1 ? "" : "s", r.warnings, r.warnings == 1 ? "" : "s");
     tr_app_close(&a);
     tr_config_free(cfg);
     return r.errors ? TR_EXIT_FINDINGS : TR_EXIT_OK;

@@ -49,7 +49,7 @@ static int look(const char *dsn, struct found *f, struct tr_err *err)
     for (size_t i = 0; i < y.n; i++)
         tr_buf_append_str(&e, y.p[i] == '$' ? "$$" : (char[2]){(char)y.p[i], 0});
     struct tr_config *cfg = NULL;
-    int rc = tr_config_parse(tr_buf_cstr(&e), "--dsn", &tr_cli_registry, &cfg, err);
+    int rc = tr_config_parse(tr_buf_cstr(&e), "--dsn", &tr_cli_registry, TR_CONFIG_TO_RUN, &cfg, err);
     tr_buf_done(&y);
     tr_buf_done(&e);
     if (rc < 0)
@@ -144,7 +144,8 @@ int tr_cli_cmd_init(int argc, char **argv)
     } else if (tr_fs_write_file(tr_fs_posix(), to, b.p, b.n, &err) < 0) {
         code = tr_cli_fail(&err, TR_EXIT_FAILED);
     } else {
-        printf("%s written: %u tables found, %u of them without a usable key. Next: tailrace check -c %s, then tailrace run -c %s\n", to, f.n, f.no_key, to, to);
+        printf("%s written: %u table%s found, %u of them without a usable key. Next: %stailrace check -c %s, then tailrace run -c %s\n", to, f.n, f.n == 1 ? "" : "s", f.no_key,
+               has_password(o.dsn) ? "export TAILRACE_DSN='…' (the connection string, which has a password and was not written), then " : "", to, to);
     }
     tr_buf_done(&b);
     tr_buf_done(&f.list);

@@ -31,7 +31,7 @@ static int segment(void *arg, const struct tr_log_segment_info *s)
                s->path, s->partition, s->base, s->frames, s->data_bytes, s->file_bytes, a, s->last ? "" : b, s->last ? "true" : "false", s->n_tables);
         return TR_OK;
     }
-    printf("%-14" PRIu64 " %-12" PRIu64 " %10.1f MiB  %s  %s  %u tables\n", s->base, s->frames, (double)s->data_bytes / 1048576.0, a, s->last ? "active              " : b, s->n_tables);
+    printf("%-14" PRIu64 " %-12" PRIu64 " %10.1f MiB  %s  %s  %u table%s\n", s->base, s->frames, (double)s->data_bytes / 1048576.0, a, s->last ? "active              " : b, s->n_tables, s->n_tables == 1 ? "" : "s");
     return TR_OK;
 }
 
@@ -138,7 +138,7 @@ static int verify(const char *dir, bool json, struct tr_err *err)
     if (json)
         printf("{\"segments\": %" PRIu64 ", \"frames\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"damaged\": %" PRIu64 "}\n", v.segments, v.frames, v.bytes, v.damaged);
     else
-        printf("%" PRIu64 " segments, %" PRIu64 " frames, %.1f MiB: %s\n", v.segments, v.frames, (double)v.bytes / 1048576.0, v.damaged ? "DAMAGED" : "sound");
+        printf("%" PRIu64 " segment%s, %" PRIu64 " frame%s, %.1f MiB: %s\n", v.segments, v.segments == 1 ? "" : "s", v.frames, v.frames == 1 ? "" : "s", (double)v.bytes / 1048576.0, v.damaged ? "DAMAGED" : "sound");
     return v.damaged ? TR_EXIT_FAILED : TR_EXIT_OK;
 }
 
@@ -156,7 +156,7 @@ int tr_cli_cmd_log(int argc, char **argv)
     }
     if (!cat && tr_cli_stray(&o, "log", verb, "fn"))
         return TR_EXIT_USAGE;
-    struct tr_config *c = tr_cli_load(&o);
+    struct tr_config *c = tr_cli_load(&o, TR_CONFIG_TO_LOOK);
     if (!c)
         return TR_EXIT_CONFIG;
     char dir[1024];

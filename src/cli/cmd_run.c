@@ -59,7 +59,7 @@ int tr_cli_cmd_run(int argc, char **argv)
     int at = tr_cli_parse(argc, argv, "run", "c", 0, &o);
     if (at < 0)
         return -1 - at;
-    struct tr_config *cfg = tr_cli_load(&o);
+    struct tr_config *cfg = tr_cli_load(&o, TR_CONFIG_TO_RUN);
     if (!cfg)
         return TR_EXIT_CONFIG;
     tr_oslog_setup((enum tr_oslog_level)cfg->logging.level, cfg->logging.format == 1, 2);
@@ -79,8 +79,11 @@ int tr_cli_cmd_run(int argc, char **argv)
         tr_oslog_fields(TR_OSLOG_INFO, "tailrace", TR_OSLOG_F({"version", TR_VERSION}, {"config", o.config}, {"state_dir", cfg->root.state_dir}, {"admin", url}), "started");
         code = wait_for_the_end(&a);
     } else {
-        tr_oslog_err(TR_OSLOG_ERROR, "tailrace", NULL, 0, &err);
         code = rc == TR_REJECT ? TR_EXIT_CONFIG : rc == TR_RETRY && err.domain == TR_DOM_SYS && strstr(err.msg, "locked by") ? TR_EXIT_TAKEN : TR_EXIT_FAILED;
+        if (code == TR_EXIT_TAKEN) /* nothing will be tried again, whatever the code of it says */
+            tr_oslog_write(TR_OSLOG_ERROR, "tailrace", "%s", err.msg);
+        else
+            tr_oslog_err(TR_OSLOG_ERROR, "tailrace", NULL, 0, &err);
     }
     tr_app_close(&a);
     tr_config_free(cfg);

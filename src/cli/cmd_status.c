@@ -9,6 +9,7 @@
 
 #include "ask.h"
 #include "clock.h"
+#include "http.h"
 #include "text.h"
 
 struct memory { /* of the look before, for rates */
@@ -94,7 +95,8 @@ static void show_capture(const json_t *root, struct memory *m, int64_t dt)
     m->capture_rows = (double)num(c, "records_in");
     const json_t *l = json_object_get(root, "log");
     size(num(l, "bytes"), b);
-    printf("log      offsets %" PRId64 " to %" PRId64 ", %s in %" PRId64 " segments\n", num(l, "first_offset"), num(l, "durable_offset"), b, num(l, "segments"));
+    printf("log      offsets %" PRId64 " to %" PRId64 ", %s in %" PRId64 " segment%s\n", num(l, "first_offset"), num(l, "durable_offset"), b, num(l, "segments"),
+           num(l, "segments") == 1 ? "" : "s");
 }
 
 static void show_tables(const json_t *root, struct memory *m, int64_t dt)
@@ -143,7 +145,7 @@ static void show_sinks(const json_t *root, struct memory *m, int64_t dt)
             snprintf(m->sinks[i].name, sizeof m->sinks[i].name, "%s", str(s, "name"));
             m->sinks[i].rows = (double)num(s, "rows_out");
         }
-        printf(", %" PRId64 " frames behind", num(s, "behind"));
+        printf(", %" PRId64 " frame%s behind", num(s, "behind"), num(s, "behind") == 1 ? "" : "s");
         const json_t *lag = json_object_get(s, "lag_us");
         if (lag) {
             double now = (double)num(lag, "end_to_end"), last = (double)num(lag, "last");
@@ -175,7 +177,7 @@ static void show_sinks(const json_t *root, struct memory *m, int64_t dt)
                 puts(str(t, "reason"));
             }
         }
-        printf("     %zu of %zu tables live\n", live, json_array_size(tables));
+        printf("     %zu of %zu table%s live\n", live, json_array_size(tables), json_array_size(tables) == 1 ? "" : "s");
     }
     list = json_object_get(root, "alarms");
     json_array_foreach(list, i, s) {
@@ -201,9 +203,20 @@ static void show(const json_t *root, struct memory *m)
 
 /* ---- nobody runs ---- */
 
+static const char *heartbeat_schema(const struct tr_config *c)
+{
+    const struct tr_source_type *t = c->source_type;
+    for (size_t i = 0; i < t->n_fields; i++)
+        if (!strcmp(t->fields[i].name, "heartbeat_schema"))
+            return *(const char *const *)(const void *)((const char *)c->source_options + t->fields[i].offset);
+    return "tailrace";
+}
+
 static void left_table(void *arg, const struct tr_ctl_table *t)
 {
-    (void)arg;
+    const struct tr_config *c = arg;
+    if (!strcmp(t->name, "heartbeat") && !strcmp(t->ns, heartbeat_schema(c)))
+        return;
     static const char *const names[] = {
 #define X(name, number, text) [number] = text,
         TR_TABLE_STATES(X)
@@ -233,8 +246,9 @@ static void left_alarm(void *arg, const struct tr_ctl_alarm *a)
 
 static int show_left(const struct tr_config *c, const struct tr_err *why, bool json)
 {
+    bool listens = why->domain == TR_DOM_CURL && why->code == TR_HTTP_TIMED_OUT;
     if (json) {
-        json_t *o = json_pack("{s:b, s:s}", "running", 0, "error", why->msg);
+        json_t *o = json_pack("{s:b, s:b, s:s}", "running", 0, "listens", listens, "error", why->msg);
         json_dumpf(o, stdout, 0);
         puts("");
         json_decref(o);
@@ -247,8 +261,8 @@ static int show_left(const struct tr_config *c, const struct tr_err *why, bool j
         printf("%s\n", err.msg);
         return TR_EXIT_NOT_RUNNING;
     }
-    puts("what it left:");
-    ctl->ops->table_list(ctl, c->source.name, left_table, NULL, NULL);
+    puts(listens ? "what it wrote last:" : "what it left:");
+    ctl->ops->table_list(ctl, c->source.name, left_table, (void *)(uintptr_t)c, NULL);
     ctl->ops->sink_list(ctl, left_sink, NULL, NULL);
     ctl->ops->alarm_list(ctl, left_alarm, NULL, NULL);
     ctl->ops->close(ctl);
@@ -261,7 +275,7 @@ int tr_cli_cmd_status(int argc, char **argv)
     int at = tr_cli_parse(argc, argv, "status", "cjwi", 0, &o);
     if (at < 0)
         return -1 - at;
-    struct tr_config *c = tr_cli_load(&o);
+    struct tr_config *c = tr_cli_load(&o, TR_CONFIG_TO_LOOK);
     if (!c)
         return TR_EXIT_CONFIG;
     struct memory m = {0};

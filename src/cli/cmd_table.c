@@ -111,7 +111,7 @@ int tr_cli_cmd_table(int argc, char **argv)
     }
     if (tr_cli_stray(&o, "table", verb, is_resume ? "" : "s"))
         return TR_EXIT_USAGE;
-    struct tr_config *c = tr_cli_load(&o);
+    struct tr_config *c = tr_cli_load(&o, TR_CONFIG_TO_LOOK);
     if (!c)
         return TR_EXIT_CONFIG;
     int code = is_list ? list(c, o.json) : request(c, verb, o.sink ? o.sink : "", table);

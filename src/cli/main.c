@@ -23,7 +23,7 @@ const struct tr_cli_command tr_cli_commands[] = {
      "Connects to the database, looks at its tables and writes a configuration that captures them into a SQLite mirror.\n\n"
      "      --dsn DSN       postgresql://user@host:port/database\n  -o, --output FILE   where to (default: tailrace.yaml; - for standard output)\n"},
     {"check", tr_cli_cmd_check, "[-c FILE] [--json]", "look the source and the sinks over, with a cure for each finding",
-     "Changes nothing. Ends with 4 when there is an error among the findings.\n\n" CONFIG_HELP JSON_HELP},
+     "Changes nothing at the source or in a mirror; makes state_dir, and the file of a SQLite sink, where they are not there yet. Ends with 4 when there is an error among the findings.\n\n" CONFIG_HELP JSON_HELP},
     {"run", tr_cli_cmd_run, "[-c FILE]", "capture and mirror until stopped",
      "Runs in the foreground and logs to stderr. SIGTERM or Ctrl-C drains and stops; a second one stops at once (nothing is lost, the next\n"
      "start replays what was not recorded).\n\n" CONFIG_HELP},
@@ -132,11 +132,11 @@ bool tr_cli_stray(const struct tr_cli_options *o, const char *command, const cha
     return false;
 }
 
-struct tr_config *tr_cli_load(const struct tr_cli_options *o)
+struct tr_config *tr_cli_load(const struct tr_cli_options *o, enum tr_config_use use)
 {
     struct tr_config *c = NULL;
     struct tr_err err;
-    if (tr_config_load(o->config, &tr_cli_registry, &c, &err) >= 0)
+    if (tr_config_load(o->config, &tr_cli_registry, use, &c, &err) >= 0)
         return c;
     fprintf(stderr, "tailrace: %s\n", err.msg);
     return NULL;
@@ -171,6 +171,16 @@ static void usage(FILE *to)
     fputs("\ntailrace help COMMAND says more; tailrace help config lists all settings.\n", to);
 }
 
+static void unknown(const char *name)
+{
+    const char *names[16];
+    size_t n = 0;
+    for (const struct tr_cli_command *k = tr_cli_commands; k->name && n < TR_ARRAY_LEN(names); k++)
+        names[n++] = k->name;
+    const char *near = tr_nearest(tr_slice_str(name), names, n);
+    fprintf(stderr, "tailrace: there is no command '%s'%s%s%s tailrace help lists all\n", name, near ? "; did you mean " : "", near ? near : "", near ? "?" : ";");
+}
+
 static int help_config(const struct tr_cli_options *o)
 {
     enum tr_config_doc form = !o->form ? TR_CONFIG_TEXT : !strcmp(o->form, "man") ? TR_CONFIG_MAN : !strcmp(o->form, "schema") ? TR_CONFIG_SCHEMA : TR_CONFIG_MARKDOWN;
@@ -199,8 +209,7 @@ int tr_cli_cmd_help(int argc, char **argv)
     }
     const struct tr_cli_command *c = tr_cli_find(argv[at]);
     if (!c) {
-        fprintf(stderr, "tailrace: there is no command '%s'\n", argv[at]);
-        usage(stderr);
+        unknown(argv[at]);
         return TR_EXIT_USAGE;
     }
     printf("tailrace %s %s\n\n%s\n\n%s", c->name, c->usage, c->summary, c->help);
@@ -221,11 +230,6 @@ int main(int argc, char **argv)
     const struct tr_cli_command *c = tr_cli_find(name);
     if (c)
         return c->run(argc - 1, argv + 1);
-    const char *names[16];
-    size_t n = 0;
-    for (const struct tr_cli_command *k = tr_cli_commands; k->name && n < TR_ARRAY_LEN(names); k++)
-        names[n++] = k->name;
-    const char *near = tr_nearest(tr_slice_str(name), names, n);
-    fprintf(stderr, "tailrace: there is no command '%s'%s%s%s\n", name, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    unknown(name);
     return TR_EXIT_USAGE;
 }

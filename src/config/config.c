@@ -21,6 +21,7 @@ struct whole {
 struct filler {
     struct whole *w;
     const struct tr_registry *reg;
+    enum tr_config_use use;
     struct tr_err *err;
 };
 
@@ -39,6 +40,21 @@ __attribute__((format(printf, 3, 4))) static int bad(struct filler *f, int line,
 static int nomem(struct filler *f)
 {
     return tr_err_set(f->err, TR_NOMEM, TR_DOM_CONFIG, "no memory for the configuration");
+}
+
+/* The environment variable that a value, or one of a list, needs and that is not set; else NULL. */
+static const char *unset(const struct tr_yaml *y)
+{
+    const char *name = y->unset;
+    for (size_t i = 0; y->kind == TR_YAML_LIST && i < y->n && !name; i++)
+        name = y->v[i].unset;
+    return name;
+}
+
+static int bad_unset(struct filler *f, const char *path, const struct tr_yaml *y)
+{
+    const char *name = unset(y);
+    return bad(f, y->line, "%s%s needs the environment variable %s, which is not set: export %s=… first, or give a default, ${%s:-…}", path, y->key, name, name, name);
 }
 
 /* ---- one value ---- */
@@ -151,6 +167,14 @@ static int set_default(struct filler *f, const struct tr_field *d, const char *p
     return bad(f, line, "%s%s is missing: %s", path, d->name, d->help);
 }
 
+/* A field whose value needs a variable that is not set. */
+static int set_unknown(const struct tr_field *d, void *base)
+{
+    if (d->type == TR_F_STRING || d->type == TR_F_SECRET)
+        *(const char **)((char *)base + d->offset) = "";
+    return TR_OK;
+}
+
 /* ---- sections ---- */
 
 static int unknown(struct filler *f, const char *path, const struct tr_yaml *y, const struct tr_field *const *tables, const size_t *counts, size_t n_tables,
@@ -197,7 +221,11 @@ static int fill(struct filler *f, const char *path, const struct tr_yaml *map, i
         for (size_t i = 0; i < counts[t]; i++) {
             const struct tr_field *d = &tables[t][i];
             const struct tr_yaml *y = tr_yaml_get(map, d->name);
-            int rc = y ? set(f, d, path, y, bases[t]) : set_default(f, d, path, line, bases[t]);
+            int rc;
+            if (y && unset(y)) /* the second table is the component's */
+                rc = f->use == TR_CONFIG_TO_LOOK && t == 1 ? set_unknown(d, bases[t]) : bad_unset(f, path, y);
+            else
+                rc = y ? set(f, d, path, y, bases[t]) : set_default(f, d, path, line, bases[t]);
             if (rc < 0)
                 return rc;
         }
@@ -221,6 +249,13 @@ static const char *word(const struct tr_yaml *map, const char *key, const char *
     return y && y->kind == TR_YAML_SCALAR && !y->null ? y->text : def;
 }
 
+/* What kind of thing a section is, and its name, are read before its fields. */
+static int resolved(struct filler *f, const char *path, const struct tr_yaml *map, const char *key)
+{
+    const struct tr_yaml *y = tr_yaml_get(map, key);
+    return y && unset(y) ? bad_unset(f, path, y) : TR_OK;
+}
+
 static const char *list(const char *const *names, size_t n, char *to, size_t cap)
 {
     size_t at = 0;
@@ -235,6 +270,9 @@ static int source(struct filler *f, const struct tr_yaml *root)
     const struct tr_yaml *y = tr_yaml_get(root, "source");
     if (!y || y->kind != TR_YAML_MAP)
         return bad(f, y ? y->line : 1, "the section source is missing: it names the database to capture");
+    int rc = resolved(f, "source.", y, "type");
+    if (rc < 0)
+        return rc;
     const char *type = word(y, "type", "postgres");
     const char *names[16];
     for (size_t i = 0; i < f->reg->n_sources; i++) {
@@ -262,6 +300,11 @@ static int one_sink(struct filler *f, const struct tr_yaml *y, struct tr_config_
     snprintf(path, sizeof path, "sinks[%.40s].", name ? name : "?");
     if (y->kind != TR_YAML_MAP)
         return bad(f, y->line, "each sink is a section with at least name and type");
+    int rc = resolved(f, path, y, "name");
+    if (rc >= 0)
+        rc = resolved(f, path, y, "type");
+    if (rc < 0)
+        return rc;
     if (!name)
         return bad(f, y->line, "sink %zu has no name", index + 1);
     if (!type)
@@ -308,6 +351,28 @@ static int sinks(struct filler *f, const struct tr_yaml *root)
     return TR_OK;
 }
 
+/* What tr_admin_start would refuse, before anything else is done: off, or a numeric address and a port. */
+static int admin(struct filler *f, const struct tr_yaml *root)
+{
+    struct tr_config *c = &f->w->cfg;
+    int rc = section(f, TR_SEC_ADMIN, root, &c->admin);
+    if (rc < 0 || !strcmp(c->admin.listen, "off"))
+        return rc;
+    const struct tr_yaml *y = tr_yaml_get(tr_yaml_get(root, "admin"), "listen");
+    int line = y ? y->line : 1;
+    const char *l = c->admin.listen, *colon = strrchr(l, ':');
+    uint64_t port = 0;
+    if (!colon || colon == l)
+        return bad(f, line, "admin.listen must be address:port, as in 127.0.0.1:7171, or off, not '%.60s'", l);
+    if (tr_parse_u64(tr_slice_str(colon + 1), &port, NULL) < 0 || port > 65535)
+        return bad(f, line, "admin.listen needs a port from 0 to 65535, not '%.60s'; set one that is free, as in 127.0.0.1:7171", colon + 1);
+    size_t n = (size_t)(colon - l);
+    bool v6 = l[0] == '[' && n > 2 && l[n - 1] == ']' && strspn(l + 1, "0123456789abcdefABCDEF:.") == n - 2, v4 = strspn(l, "0123456789.") == n;
+    if (!v6 && !v4 && strncmp(l, "localhost:", 10) != 0)
+        return bad(f, line, "admin.listen needs a numeric address, as in 127.0.0.1:7171 or [::1]:7171, not '%.*s'", (int)TR_MIN(n, (size_t)60), l);
+    return TR_OK;
+}
+
 static int all(struct filler *f)
 {
     struct tr_config *c = &f->w->cfg;
@@ -331,11 +396,11 @@ static int all(struct filler *f)
     if (rc >= 0)
         rc = section(f, TR_SEC_ENGINE, root, &c->engine);
     if (rc >= 0)
-        rc = section(f, TR_SEC_ADMIN, root, &c->admin);
+        rc = admin(f, root);
     return rc >= 0 ? section(f, TR_SEC_LOGGING, root, &c->logging) : rc;
 }
 
-static int finish(struct tr_yaml_doc *doc, const struct tr_registry *reg, struct tr_config **ret, struct tr_err *err)
+static int finish(struct tr_yaml_doc *doc, const struct tr_registry *reg, enum tr_config_use use, struct tr_config **ret, struct tr_err *err)
 {
     struct whole *w = tr_calloc(1, sizeof *w);
     if (!w) {
@@ -344,7 +409,7 @@ static int finish(struct tr_yaml_doc *doc, const struct tr_registry *reg, struct
     }
     tr_arena_init(&w->arena, 4096, 0);
     w->doc = doc;
-    struct filler f = {.w = w, .reg = reg, .err = err};
+    struct filler f = {.w = w, .reg = reg, .use = use, .err = err};
     int rc = all(&f);
     if (rc < 0) {
         tr_config_free(&w->cfg);
@@ -354,18 +419,18 @@ static int finish(struct tr_yaml_doc *doc, const struct tr_registry *reg, struct
     return TR_OK;
 }
 
-int tr_config_load(const char *path, const struct tr_registry *reg, struct tr_config **ret, struct tr_err *err)
+int tr_config_load(const char *path, const struct tr_registry *reg, enum tr_config_use use, struct tr_config **ret, struct tr_err *err)
 {
     struct tr_yaml_doc *doc = NULL;
     int rc = tr_yaml_load(path, &doc, err);
-    return rc < 0 ? rc : finish(doc, reg, ret, err);
+    return rc < 0 ? rc : finish(doc, reg, use, ret, err);
 }
 
-int tr_config_parse(const char *text, const char *name, const struct tr_registry *reg, struct tr_config **ret, struct tr_err *err)
+int tr_config_parse(const char *text, const char *name, const struct tr_registry *reg, enum tr_config_use use, struct tr_config **ret, struct tr_err *err)
 {
     struct tr_yaml_doc *doc = NULL;
     int rc = tr_yaml_parse(text, name, &doc, err);
-    return rc < 0 ? rc : finish(doc, reg, ret, err);
+    return rc < 0 ? rc : finish(doc, reg, use, ret, err);
 }
 
 struct tr_config *tr_config_free(struct tr_config *c)

@@ -41,8 +41,12 @@ struct tr_config {
     struct tr_set_logging logging;
 };
 
-int tr_config_load(const char *path, const struct tr_registry *reg, struct tr_config **ret, struct tr_err *err);
-int tr_config_parse(const char *text, const char *name, const struct tr_registry *reg, struct tr_config **ret, struct tr_err *err);
+/* Who only looks needs no connection strings: a component's own field that names an environment variable which is not set is left empty then,
+ * and no component may be made from it. Everything else must resolve all the same. */
+enum tr_config_use { TR_CONFIG_TO_RUN, TR_CONFIG_TO_LOOK };
+
+int tr_config_load(const char *path, const struct tr_registry *reg, enum tr_config_use use, struct tr_config **ret, struct tr_err *err);
+int tr_config_parse(const char *text, const char *name, const struct tr_registry *reg, enum tr_config_use use, struct tr_config **ret, struct tr_err *err);
 struct tr_config *tr_config_free(struct tr_config *c);
 
 /* Everything that can be configured, from the same tables: for a terminal, as a manual page (mdoc), as Markdown, as a JSON Schema. */

@@ -6,6 +6,7 @@
 
 #include "alloc.h"
 #include "arena.h"
+#include "check.h"
 #include "fs.h"
 
 #include <tailrace/buf.h>
@@ -23,15 +24,15 @@ struct loader {
     struct tr_err *err;
 };
 
-static int bad(struct loader *l, int line, const char *text, const char *what)
+static int bad(struct loader *l, int line, const char *text)
 {
-    tr_err_set(l->err, TR_REJECT, TR_DOM_CONFIG, "%s%s%s", text, *what ? " " : "", what);
+    tr_err_set(l->err, TR_REJECT, TR_DOM_CONFIG, "%s:%d: %s", l->doc->name, line, text);
     tr_err_where(l->err, "%s:%d", l->doc->name, line);
     return TR_REJECT;
 }
 
-/* ${NAME}, ${NAME:-default}, $$ */
-static int interpolate(struct loader *l, struct tr_slice in, int line, struct tr_buf *out)
+/* ${NAME}, ${NAME:-default}, $$; *ret_unset: the first name that is not set and has no default */
+static int interpolate(struct loader *l, struct tr_slice in, int line, struct tr_buf *out, const char **ret_unset)
 {
     for (size_t i = 0; i < in.n; i++) {
         if (in.p[i] != '$' || i + 1 >= in.n || (in.p[i + 1] != '{' && in.p[i + 1] != '$')) {
@@ -49,19 +50,22 @@ static int interpolate(struct loader *l, struct tr_slice in, int line, struct tr
         while (to < in.n && in.p[to] != '}')
             to++;
         if (to == in.n)
-            return bad(l, line, "a ${ without its }", "");
+            return bad(l, line, "a ${ without its }");
         for (dash = from; dash < to && !(in.p[dash] == ':' && dash + 1 < to && in.p[dash + 1] == '-'); dash++)
             ;
         char name[128];
         size_t n = dash - from;
         if (n == 0 || n >= sizeof name)
-            return bad(l, line, "a ${} needs the name of an environment variable", "");
+            return bad(l, line, "a ${} needs the name of an environment variable");
         memcpy(name, in.p + from, n);
         name[n] = 0;
         const char *v = getenv(name);
         struct tr_slice s = v && *v ? tr_slice_str(v) : dash < to ? tr_slice_of(in.p + dash + 2, to - dash - 2) : (struct tr_slice){NULL, 0};
-        if (!(v && *v) && dash == to)
-            return bad(l, line, "environment variable is not set (and has no ${NAME:-default}):", name);
+        if (!(v && *v) && dash == to && !*ret_unset) {
+            *ret_unset = tr_arena_strdup(&l->doc->arena, tr_slice_str(name));
+            if (!*ret_unset)
+                return TR_NOMEM;
+        }
         if (tr_buf_append_slice(out, s) < 0)
             return TR_NOMEM;
         i = to;
@@ -99,7 +103,7 @@ static int convert(struct loader *l, struct fy_node *n, int depth, struct tr_yam
 {
     struct tr_arena *a = &l->doc->arena;
     if (depth > DEPTH_MAX)
-        return bad(l, line_of(n), "nested too deeply", "");
+        return bad(l, line_of(n), "nested too deeply");
     to->line = line_of(n);
     switch (fy_node_get_type(n)) {
     case FYNT_SCALAR: {
@@ -108,7 +112,7 @@ static int convert(struct loader *l, struct fy_node *n, int depth, struct tr_yam
         to->kind = TR_YAML_SCALAR;
         struct tr_buf b;
         tr_buf_init(&b);
-        int rc = interpolate(l, tr_slice_of(s, s ? len : 0), to->line, &b);
+        int rc = interpolate(l, tr_slice_of(s, s ? len : 0), to->line, &b, &to->unset);
         if (rc >= 0) {
             to->text = tr_arena_strdup(a, tr_buf_slice(&b));
             bool plain = fy_node_get_style(n) == FYNS_PLAIN || fy_node_get_style(n) == FYNS_ANY;
@@ -146,7 +150,7 @@ static int convert(struct loader *l, struct fy_node *n, int depth, struct tr_yam
             size_t len = 0;
             const char *s = k && fy_node_get_type(k) == FYNT_SCALAR ? fy_node_get_scalar(k, &len) : NULL;
             if (!s)
-                return bad(l, to->line, "a key must be a plain word", "");
+                return bad(l, to->line, "a key must be a plain word");
             struct tr_yaml *m = &to->v[to->n];
             int rc = v ? convert(l, v, depth + 1, m) : TR_OK;
             if (rc < 0)
@@ -166,11 +170,30 @@ static int convert(struct loader *l, struct fy_node *n, int depth, struct tr_yam
     }
 }
 
-static void quiet(struct fy_diag *d, void *user, const char *buf, size_t len)
+/* What to do about what libfyaml says, by a word of it. */
+static const char *hint(const char *said)
 {
-    (void)d;
-    struct tr_buf *b = user;
-    tr_buf_append(b, buf, len);
+    static const char *const hints[][2] = {
+        {"duplicate", "a key may stand once in its section: keep one of them"},
+        {"tab", "indent with blanks, not with tabs"},
+        {"bracket", "close what [ or { opens"},
+        {"flow", "close what [ or { opens"},
+        {"brace", "close what [ or { opens"},
+        {"escape", "put the value into single quotes: nothing is escaped in them"},
+        {"quoted", "close the quote that was opened; a ' within '…' is written twice"},
+        {"indent", "the keys of a section begin in the same column"},
+    };
+    for (size_t i = 0; i < TR_ARRAY_LEN(hints); i++)
+        if (strstr(said, hints[i][0]))
+            return hints[i][1];
+    return "a value with : or # in it, or one that begins with a sign, goes into single quotes";
+}
+
+static int not_yaml(struct loader *l, const struct fy_diag_error *e)
+{
+    tr_err_set(l->err, TR_REJECT, TR_DOM_CONFIG, "%s:%d:%d: this is not YAML: %s; %s", l->doc->name, e->line, e->column, e->msg, hint(e->msg));
+    tr_err_where(l->err, "%s:%d", l->doc->name, e->line);
+    return TR_REJECT;
 }
 
 int tr_yaml_parse(const char *text, const char *name, struct tr_yaml_doc **ret, struct tr_err *err)
@@ -180,15 +203,11 @@ int tr_yaml_parse(const char *text, const char *name, struct tr_yaml_doc **ret, 
         return tr_err_set(err, TR_NOMEM, TR_DOM_CONFIG, "no memory for the configuration");
     tr_arena_init(&d->arena, 16 << 10, 0);
     d->name = tr_strdup(name);
-    struct tr_buf said;
-    tr_buf_init(&said);
     struct fy_diag_cfg dc;
     fy_diag_cfg_default(&dc);
     dc.fp = NULL;
-    dc.output_fn = quiet;
-    dc.user = &said;
-    dc.colorize = false;
     struct fy_diag *diag = fy_diag_create(&dc);
+    fy_diag_set_collect_errors(diag, true); /* and print nothing */
     struct fy_parse_cfg pc = {.flags = FYPCF_DEFAULT_DOC, .diag = diag};
     struct fy_document *fy = fy_document_build_from_string(&pc, text, strlen(text));
     struct loader l = {.doc = d, .err = err};
@@ -196,31 +215,20 @@ int tr_yaml_parse(const char *text, const char *name, struct tr_yaml_doc **ret, 
     if (!d->name) {
         rc = nomem(&l);
     } else if (!fy) {
-        /* libfyaml says "<file>:line:column: error: what"; the first line is enough */
-        const char *s = tr_buf_cstr(&said);
-        const char *e = s ? strstr(s, "error: ") : NULL;
-        char what[200] = "";
-        if (e)
-            snprintf(what, sizeof what, "%.*s", (int)strcspn(e + 7, "\n"), e + 7);
-        int line = e ? 0 : 1;
-        for (const char *c = s; c && *c && c < e; c++)
-            if (*c == ':' && c[1] >= '0' && c[1] <= '9') {
-                line = atoi(c + 1);
-                break;
-            }
+        void *first = NULL;
+        const struct fy_diag_error *e = fy_diag_errors_iterate(diag, &first);
         /* nothing but blanks and comments is no document, and no error either */
-        rc = e ? bad(&l, line, "this is not YAML:", what) : bad(&l, line, "the file is empty; tailrace init writes a working one", "");
+        rc = e ? not_yaml(&l, e) : bad(&l, 1, "the file is empty; tailrace init writes a working one");
     } else {
         struct fy_node *root = fy_document_root(fy);
         if (!root)
-            rc = bad(&l, 1, "the file is empty; tailrace init writes a working one", "");
+            rc = bad(&l, 1, "the file is empty; tailrace init writes a working one");
         else
             rc = convert(&l, root, 0, &d->root);
     }
     if (fy)
         fy_document_destroy(fy);
     fy_diag_destroy(diag);
-    tr_buf_done(&said);
     if (rc < 0) {
         tr_yaml_free(d);
         return rc;

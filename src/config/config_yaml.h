@@ -1,8 +1,8 @@
 /*
  * config_yaml.h: a YAML file as a plain tree, with ${NAME} and ${NAME:-default} replaced from the environment in every scalar. $$ is a
- * dollar sign. A name that is not set and has no default is an error naming file, line and variable.
+ * dollar sign. A scalar with a name that is not set and has no default is marked with it: whether that matters is for the reader to say.
  *
- * Owner: the document owns all nodes and strings. Threads: one at a time. Errors: REJECT in domain CONFIG, with file and line in where.
+ * Owner: the document owns all nodes and strings. Threads: one at a time. Errors: REJECT in domain CONFIG, with file and line in where and message.
  */
 #ifndef TR_CONFIG_YAML_H
 #define TR_CONFIG_YAML_H
@@ -21,6 +21,7 @@ struct tr_yaml {
     int key_line;
     const char *text;       /* SCALAR; "" for null */
     bool null;
+    const char *unset;      /* SCALAR: the environment variable that it needs and that is not set (text is without it); else NULL */
     struct tr_yaml *v;      /* LIST, MAP: members */
     size_t n;
 };

@@ -338,8 +338,11 @@ lock_held(struct tr_file *f, struct tr_err *err)
 		n = 0;
 	pid[n] = '\0';
 	pid[strspn(pid, "0123456789")] = '\0';
-	tr_err_sys(err, TR_RETRY, EWOULDBLOCK, "%s is locked by %s%s: stop it first, or use another directory", f->path,
+	/* not tr_err_sys: what errno says of it ("temporarily unavailable") only confuses */
+	tr_err_set(err, TR_RETRY, TR_DOM_SYS, "%s is locked by %s%s: stop it first, or use another directory", f->path,
 	           pid[0] ? "process " : "another process", pid);
+	if (err)
+		err->code = EWOULDBLOCK;
 	return TR_RETRY;
 }
 

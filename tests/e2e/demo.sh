@@ -83,3 +83,4 @@ python3 "$TR_E2E_DIR/compare.py" --source "$shop" --sqlite "$TR_TMP/mirror.db" -
 tr_step "SIGTERM: draining"
 tr_kill tailrace TERM || tr_fail 'tailrace did not stop cleanly'
 tr_step "source and mirrors are equal"
+tr_step "next: your own database: docs/guide.md, and build/src/cli/tailrace init --dsn postgresql://user@host:port/database"

@@ -48,6 +48,17 @@ says 'nothing has been captured yet: at the first start slot tailrace is made'
 sed "s/, exclude: .*\]}/}/" tailrace.yaml >names.yaml
 code 0 t check -c names.yaml
 says 'public.sqlite_notes: SQLite keeps names'
+if grep -q 'matches no table' out; then tr_fail "a pattern that matches is complained of"; fi
+sed "s/tables: .*/tables: ['public.*', public.othr, 'shop.*']/; s/, exclude: .*\]}/, tables: [public.t, oter], exclude: [public.sqlite_x], changelog: [public.ordres], hard_delete: [public.lose]}/" tailrace.yaml >names.yaml
+code 0 t check -c names.yaml
+says "warning .*source.tables: 'public.othr' matches no table of the source"
+says "cure: did you mean public.other\?"
+says "warning .*source.tables: 'shop.\*' matches no table of the source"
+says "warning .*sinks\[lite\].tables: 'oter' matches no table that is captured"
+says "cure: did you mean other\?"
+says "note .*sinks\[lite\].exclude: 'public.sqlite_x' matches no table"
+says "warning .*sinks\[lite\].changelog: 'public.ordres' matches no table"
+says "warning .*sinks\[lite\].hard_delete: 'public.lose' matches no table"
 
 tr_step "all well"
 tr_spawn tailrace "$TAILRACE" run
@@ -88,6 +99,15 @@ says 'there is no --sink here'
 code 0 t table resnapshot public.other
 tr_wait_until 20 "is 'tailrace_tables{pipeline=\"lite\",state=\"paused\"}' 0 && is 'tailrace_alarms{kind=\"table\"}' 0 && ready 200"
 
+tr_step "a process that is stopped is not one that does not run"
+# shellcheck disable=SC2154 # set by tr_spawn
+kill -STOP "$PID_tailrace"
+code 6 t status
+says "a process listens on admin.listen, 127.0.0.1:$port, but does not answer within 5 s \\(state directory $TR_TMP/state\\): is it stopped"
+if grep -q 'not running' out; then tr_fail "status says that it does not run"; fi
+kill -CONT "$PID_tailrace"
+tr_wait_until 10 'ready 200'
+
 tr_step "the source is away"
 tr_pg_stop src fast
 tr_wait_until 15 'ready 503' || tr_fail "ready without a source"
@@ -116,7 +136,6 @@ locker=$!
 tr_wait_until 8 'grep -q locked lock.out'
 tr_psql src -q -c "update t set v = 'w'"
 sleep 1
-# shellcheck disable=SC2154 # set by tr_spawn
 kill -TERM "$PID_tailrace"
 draining() { [ "$(json 's["state"] + " " + s["sinks"][0]["state"]' 2>/dev/null)" = "draining draining" ]; }
 tr_wait_until 5 draining || tr_fail "status does not say that it drains"

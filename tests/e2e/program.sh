@@ -22,16 +22,22 @@ says() { grep -q -- "$1" "$TR_TMP/out" || { cat "$TR_TMP/out" >&2; tr_fail "it d
 tr_step "init, check"
 code 2 t
 code 2 t runn
-says "did you mean run"
+says "did you mean run? tailrace help lists all"
+code 2 t frobnicate
+says "no command 'frobnicate'; tailrace help lists all"
 code 3 t run -c missing.yaml
 says "tailrace init"
 code 0 t init --dsn "$dsn"
-says "2 tables found, 1 of them without a usable key"
+says "2 tables found, 1 of them without a usable key. Next: export TAILRACE_DSN="
 grep -q 'S3cr' tailrace.yaml && tr_fail "init wrote a password into a file"
 code 1 t init --dsn "$dsn"
 says "is there already"
 code 3 t check
-says "TAILRACE_DSN"
+says "tailrace.yaml:[0-9]*: source.dsn needs the environment variable TAILRACE_DSN, which is not set: export TAILRACE_DSN="
+code 6 t status
+code 6 t table list
+code 1 t table resume public.orders
+says "nothing has run"
 export TAILRACE_DSN=$dsn
 port=$(tr_free_port)
 sed -i "s/127.0.0.1:7171/127.0.0.1:$port/; s/mirror.db/$(printf '%s' "$TR_TMP" | sed 's,/,\\/,g')\\/mirror.db/" tailrace.yaml
@@ -63,10 +69,17 @@ tr_wait_until 30 live
 lag_measured() { t status --json | python3 -c 'import json,sys; sys.exit("lag_us" not in json.load(sys.stdin)["sinks"][0])'; }
 tr_wait_until 30 lag_measured
 code 0 t status
-says "1 of 1 tables live"
+says "1 of 1 table live"
 says "lag .* ms = capture"
 code 5 t run
-says "locked by process"
+says "locked by process [0-9]*: stop it first, or use another directory$"
+(
+    unset TAILRACE_DSN
+    code 0 t status
+    code 0 t table list
+    code 0 t log verify
+    code 3 t run
+) || exit 1
 get() { python3 -c 'import sys,urllib.request as u
 try: r = u.urlopen(sys.argv[1], timeout=5)
 except u.HTTPError as e: r = e
@@ -112,4 +125,5 @@ says "is another process's, or this is not its state directory"
 grep -rl 'S3cr' "$TR_TMP"/*.log "$TR_TMP"/out tailrace-state 2>/dev/null && tr_fail "a password was written"
 code 6 t status
 says "stopped at offset"
+grep heartbeat "$TR_TMP/out" && tr_fail "the heartbeat table is among the tables"
 tr_step "done"

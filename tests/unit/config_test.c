@@ -43,7 +43,7 @@ static struct tr_config *good(const char *text)
 {
     struct tr_config *c = NULL;
     struct tr_err err = {0};
-    if (tr_config_parse(text, "t.yaml", &registry, &c, &err) < 0)
+    if (tr_config_parse(text, "t.yaml", &registry, TR_CONFIG_TO_RUN, &c, &err) < 0)
         fail_msg("%s\n%s", err.msg, text);
     return c;
 }
@@ -53,7 +53,7 @@ static void refused(const char *text, const char *a, const char *b)
 {
     struct tr_config *c = NULL;
     struct tr_err err = {0};
-    assert_int_equal(tr_config_parse(text, "t.yaml", &registry, &c, &err), TR_REJECT);
+    assert_int_equal(tr_config_parse(text, "t.yaml", &registry, TR_CONFIG_TO_RUN, &c, &err), TR_REJECT);
     char all[1024];
     snprintf(all, sizeof all, "%s | %s", err.where, err.msg);
     if (!strstr(all, a) || (b && !strstr(all, b)))
@@ -148,7 +148,12 @@ static void not_yaml(void **state)
     (void)state;
     refused("", "empty", "t.yaml:1");
     refused("# nothing yet\n\n", "empty", NULL);
-    refused("source: [\n", "not YAML", "t.yaml");
+    refused("source: [\n", "not YAML", "t.yaml:2:1: this is not YAML: flow sequence without a closing bracket; close what");
+    refused(SOURCE "  dsn: x\n" SINKS, "t.yaml:4:3: this is not YAML: duplicate key; a key may stand once", NULL);
+    refused("source:\n\tdsn: x\n", "t.yaml:2:", "blanks, not with tabs");
+    refused("a:\n  b: 1\n c: 2\n", "t.yaml:3:2: ", "same column");
+    refused("a: 'x\n", "t.yaml:", "close the quote");
+    refused("a: @x\n", "t.yaml:1:4: ", "single quotes");
     refused("- a\n- b\n", "must hold sections", NULL);
     refused("just words\n", "must hold sections", NULL);
     char deep[204] = "a: ";
@@ -175,6 +180,43 @@ static void interpolation(void **state)
     refused("state_dir: ${TR_TEST_EMPTY}\n" SOURCE SINKS, "TR_TEST_EMPTY", NULL);
     refused("state_dir: ${TR_TEST_HOST\n" SOURCE SINKS, "without its }", NULL);
     refused("state_dir: ${}\n" SOURCE SINKS, "needs the name", NULL);
+}
+
+/* Who only looks needs no connection strings, but all that is not a component's own. */
+static void to_look(void **state)
+{
+    (void)state;
+    unsetenv("TR_TEST_NONE");
+    struct tr_config *c = NULL;
+    struct tr_err err = {0};
+    assert_int_equal(tr_config_parse("source: {dsn: 'a${TR_TEST_NONE}', tables: ['x', '${TR_TEST_NONE}']}\nsinks: [{name: one, type: file, path: '${TR_TEST_NONE}', password: '${TR_TEST_NONE}'}]\n",
+                                     "t.yaml", &registry, TR_CONFIG_TO_LOOK, &c, &err),
+                     TR_OK);
+    assert_string_equal(((struct source_options *)c->source_options)->dsn, "");
+    assert_string_equal(((struct sink_options *)c->sinks[0].options)->path, "");
+    tr_config_free(c);
+    static const char *const must[] = {"state_dir: ${TR_TEST_NONE}\n" SOURCE SINKS, SOURCE SINKS "admin: {listen: '${TR_TEST_NONE}'}\n", SOURCE "  name: ${TR_TEST_NONE}\n" SINKS,
+                                       SOURCE "  type: ${TR_TEST_NONE}\n" SINKS, SOURCE "sinks: [{name: 'a${TR_TEST_NONE}', type: file, path: x}]\n"};
+    for (size_t i = 0; i < sizeof must / sizeof must[0]; i++) {
+        assert_int_equal(tr_config_parse(must[i], "t.yaml", &registry, TR_CONFIG_TO_LOOK, &c, &err), TR_REJECT);
+        if (!strstr(err.msg, "needs the environment variable TR_TEST_NONE, which is not set: export"))
+            fail_msg("%s", err.msg);
+    }
+}
+
+static void listen(void **state)
+{
+    (void)state;
+    static const char *const fine[] = {"off", "127.0.0.1:7171", "0.0.0.0:0", "localhost:65535", "'[::1]:80'"};
+    for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++) {
+        char text[400];
+        snprintf(text, sizeof text, SOURCE SINKS "admin:\n  listen: %s\n", fine[i]);
+        tr_config_free(good(text));
+    }
+    refused(SOURCE SINKS "admin:\n  listen: 127.0.0.1:99999\n", "t.yaml:9: admin.listen needs a port from 0 to 65535, not '99999'", "as in 127.0.0.1:7171");
+    refused(SOURCE SINKS "admin: {listen: '127.0.0.1:'}\n", "t.yaml:8: admin.listen needs a port", NULL);
+    refused(SOURCE SINKS "admin: {listen: '7171'}\n", "t.yaml:8: admin.listen must be address:port", NULL);
+    refused(SOURCE SINKS "admin: {listen: 'db.example:7171'}\n", "admin.listen needs a numeric address", NULL);
 }
 
 static void secrets(void **state)
@@ -211,6 +253,6 @@ static void documents(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(defaults), cmocka_unit_test(values),   cmocka_unit_test(unknown_keys),  cmocka_unit_test(wrong_values), cmocka_unit_test(missing),
-                                       cmocka_unit_test(not_yaml), cmocka_unit_test(interpolation), cmocka_unit_test(secrets), cmocka_unit_test(documents)};
+                                       cmocka_unit_test(not_yaml), cmocka_unit_test(interpolation), cmocka_unit_test(secrets), cmocka_unit_test(to_look), cmocka_unit_test(listen), cmocka_unit_test(documents)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

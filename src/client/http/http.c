@@ -2,6 +2,8 @@
 
 #include <curl/curl.h>
 
+_Static_assert(TR_HTTP_TIMED_OUT == (int)CURLE_OPERATION_TIMEDOUT, "http.h");
+
 struct sink {
     struct tr_buf *out;
     size_t max;
@@ -35,5 +37,10 @@ int tr_http(const char *url, const char *body, int64_t timeout_ms, size_t max, l
     if (rc == CURLE_OK)
         curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, ret_status);
     curl_easy_cleanup(c);
-    return rc == CURLE_OK ? TR_OK : tr_err_set(err, TR_RETRY, TR_DOM_CURL, "%s: %s", url, *text ? text : curl_easy_strerror(rc));
+    if (rc == CURLE_OK)
+        return TR_OK;
+    tr_err_set(err, TR_RETRY, TR_DOM_CURL, "%s: %s", url, *text ? text : curl_easy_strerror(rc));
+    if (err)
+        err->code = rc;
+    return TR_RETRY;
 }
