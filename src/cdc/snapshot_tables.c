@@ -160,13 +160,18 @@ static void see_keyless(struct tr_snapshot *s, struct tr_cap_table *t, const str
     }
 }
 
-/* In a publication that is not ours to alter. One of ours has it by the next look, and then another membership. */
+/* In a publication that is not ours to alter, or without a replica identity. Else one of ours has it by the next look, and then another
+ * membership. */
 static void see_unpublished(struct tr_snapshot *s, struct tr_cap_table *t, const struct tr_cdc_table *d)
 {
     char reason[400];
-    if (!s->unpublishable || tr_snap_under_way(t))
+    if (!(s->unpublishable || d->no_identity) || tr_snap_under_way(t))
         return;
-    snprintf(reason, sizeof reason, "%s, so that changes of it do not come; a new snapshot is taken once it is published. The statement is in the log, and in tailrace check", d->unpublished);
+    if (d->no_identity && (t->ctl.state == TR_TABLE_NEW || t->ctl.state == TR_TABLE_NO_SNAPSHOT)) {
+        tr_snap_keyless(s, t, d->unpublished, NULL);
+        return;
+    }
+    snprintf(reason, sizeof reason, "%s. Changes of it do not come; a new snapshot is taken once it is published. tailrace check says more", d->unpublished);
     if (t->ctl.state == TR_TABLE_LIVE) {
         t->ctl.storage.membership = TR_SNAP_UNPUBLISHED;
         tr_snap_pause(s, t, reason);

@@ -65,6 +65,7 @@ struct tr_cdc_table {
     bool published;               /* all that happens to it is streamed; false: unpublished says why */
     bool partial;                 /* but only some rows or columns: those that a snapshot reads as well */
     char unpublished[256];
+    bool no_identity;             /* while it is published, UPDATE and DELETE of it fail at the source: a publication of ours does not hold it */
     bool key_ok;
     char no_key[256];
     uint64_t rows_estimate, bytes_estimate;

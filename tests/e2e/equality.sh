@@ -39,6 +39,7 @@ create table ev_a partition of ev for values from (0) to (1000);
 create table ev_b partition of ev for values from (1000) to (2000);
 create table ev_c partition of ev for values from (2000) to (3000);
 create table nokey (a int, b text);
+alter table nokey replica identity full;
 create table short (id int primary key, v text);
 create table hard (id int primary key, v text, big text);
 alter table hard alter big set storage external;

@@ -8,7 +8,7 @@ set -euo pipefail
 
 tt_start "${1:-15}"
 tt_sql 'create table t (id int primary key, v text, n int)' "insert into t select g, 'v' || g, g from generate_series(1, 20) g" \
-    'create table by (id int primary key)' 'create table nk (a int)' 'create schema s2' 'create table s2.x (id int primary key, v text)' "insert into s2.x values (1, 'inner')"
+    'create table by (id int primary key)' 'create table nk (a int)' 'alter table nk replica identity full' 'create schema s2' 'create table s2.x (id int primary key, v text)' "insert into s2.x values (1, 'inner')"
 TT_MATCH="'public.*', 's2.*'"
 TT_LITE="    changelog: ['public.t', 'public.nk']"
 TT_PG="    changelog: ['public.t', 'public.nk']"

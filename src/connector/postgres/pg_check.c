@@ -189,6 +189,11 @@ static void one_table(void *arg, const struct tr_cdc_table *t)
             " ALTER PUBLICATION \"%s\" ADD TABLE %s", pub, name, pub, name, pub, name);
     else if (t->partial)
         say(d, TR_FINDING_WARN, "table_partial", name, "publication %s is tailrace's, and has a row filter or column list on %s: tailrace removes it and takes a new snapshot => to keep it, make a publication of your own", pub, name);
+    if (t->no_identity && t->published)
+        say(d, TR_FINDING_ERROR, "table_identity", name, "publication %s holds %s, which has no replica identity: UPDATE and DELETE of it fail at the source => ALTER TABLE %s REPLICA IDENTITY FULL,"
+            " or give it a primary key", pub, name, name);
+    else if (t->no_identity)
+        say(d, TR_FINDING_NOTE, "table_identity", name, "%s is not published, since UPDATE and DELETE of it would fail at the source => ALTER TABLE %s REPLICA IDENTITY FULL brings it into changelogs", name, name);
     if (!t->key_ok)
         say(d, TR_FINDING_WARN, "table_key", name, "%s: %s, so it can have no mirror => ALTER TABLE %s ADD PRIMARY KEY (...), or ALTER TABLE %s REPLICA IDENTITY USING INDEX ...", name, t->no_key, name, name);
     else

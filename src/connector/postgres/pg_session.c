@@ -127,7 +127,10 @@ bool tr_pg_selected(const struct tr_pg_source_options *o, const char *ns, const 
     "  coalesce(p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, false)," \
     "  CASE c.relkind WHEN 'r' THEN c.relfilenode ELSE 0 END, CASE c.relkind WHEN 'r' THEN coalesce((SELECT hashtextextended(string_agg(" \
     "       format('%s:%s:%s:%s', a.attnum, a.atttypid, a.atttypmod, a.xmin), ',' ORDER BY a.attnum), 0)" \
-    "       FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), 0) ELSE 0 END" \
+    "       FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), 0) ELSE 0 END," \
+    "  NOT EXISTS (SELECT FROM pg_class l WHERE l.relkind = 'r' AND (l.oid = c.oid OR (c.relkind = 'p' AND l.oid IN (SELECT relid FROM pg_partition_tree(c.oid))))" \
+    "       AND l.relreplident <> 'f' AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate" \
+    "           AND CASE l.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END))" \
     " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_publication p ON p.pubname = $1" \
     " LEFT JOIN pg_publication_rel x ON x.prpubid = p.oid AND x.prrelid = c.oid" in_schema \
     " WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'" \
@@ -156,6 +159,9 @@ static void why_unpublished(const struct pg_session *s, const PGresult *r, int i
     const char *name = s->o->publication;
     if (!*tr_pg_val(r, i, 8))
         snprintf(ret, cap, "there is no publication %s", name);
+    else if (!tr_pg_bool(r, i, 3) && !tr_pg_bool(r, i, 14))
+        snprintf(ret, cap, "it has no replica identity, so that UPDATE and DELETE of it would fail at the source if it were published: give it a primary key, or, for its history alone,"
+                           " REPLICA IDENTITY FULL");
     else if (!tr_pg_bool(r, i, 3))
         snprintf(ret, cap, "publication %s does not hold it%s", name, *tr_pg_val(r, i, 2) == 'p' ? ", or publishes its partitions in place of it" : "");
     else if (!tr_pg_bool(r, i, 11))
@@ -198,6 +204,7 @@ static int tables(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(voi
         snprintf(t.no_key, sizeof t.no_key, "%s", sc->no_key_reason);
         tr_schema_unref(sc);
         t.partial = tr_pg_bool(r, i, 10);
+        t.no_identity = !tr_pg_bool(r, i, 14);
         why_unpublished(s, r, i, t.unpublished, sizeof t.unpublished);
         cb(arg, &t);
     }
@@ -246,7 +253,8 @@ static int alter(struct pg_session *s, const PGresult *r, bool ours, bool withou
     int rc = TR_OK;
     for (int i = 0; i < PQntuples(r) && rc >= 0; i++) {
         const char *ns = tr_pg_val(r, i, 0), *name = tr_pg_val(r, i, 1);
-        bool in = tr_pg_bool(r, i, 3), want = tr_pg_selected(s->o, ns, name);
+        /* Published without a replica identity, a table refuses UPDATE and DELETE: that is not ours to do to anybody. */
+        bool in = tr_pg_bool(r, i, 3), want = tr_pg_selected(s->o, ns, name) && tr_pg_bool(r, i, 14);
         bool whole = !ours || !tr_pg_bool(r, i, 10);
         if ((in == want && (!in || whole)) || (in && !ours))
             continue;
