@@ -14,7 +14,7 @@ tt_start "$version"
 for t in $tables; do
     tt_sql "create table $t (id int primary key, v text)" "insert into $t select g, 'v' from generate_series(1, 50) g"
 done
-tt_sql 'create table keyless (v text)'
+tt_sql 'create table keyless (v text)' 'alter table keyless replica identity full'
 TT_LITE="    changelog: ['public.byhand', 'public.keyless']"
 tt_config
 tt_run
