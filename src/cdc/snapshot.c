@@ -527,8 +527,10 @@ void tr_snap_pause(struct tr_snapshot *s, struct tr_cap_table *t, const char *re
     alarm_of(s, t, reason);
 }
 
-static void table_trouble(struct tr_cap_table *t, const struct tr_err *err)
+static void table_trouble(struct tr_snapshot *s, struct tr_cap_table *t, const struct tr_err *err)
 {
+    if (tr_snapshot_stopping(s)) /* interrupted: no trouble */
+        return;
     char name[140];
     snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
     if (tr_oslog_failed(&t->snap->trouble, err))
@@ -578,7 +580,7 @@ static void step_table(struct tr_snapshot *s, struct tr_cap_table *t)
             }
             p->retry_at_ns = in(TR_NS_PER_S);
             waits(s, p, err.msg);
-            table_trouble(t, &err);
+            table_trouble(s, t, &err);
             return;
         }
         if (p->phase == before)
@@ -622,7 +624,7 @@ static void take_result(struct tr_snapshot *s, struct snap_task *t)
         p->again = true;
     } else if (t->rc < 0 && t->rc != TR_EOF) {
         p->retry_at_ns = in(TR_NS_PER_S);
-        table_trouble(table, &t->err);
+        table_trouble(s, table, &t->err);
     }
     tr_snap_task_free(t);
 }
