@@ -93,8 +93,9 @@ static int put_from(struct pg_session *s, struct tr_buf *b, const struct tr_sche
 {
     const char *v[] = {t->ns, t->name, s->o->publication};
     const char *sql = s->conn.server_version >= 150000
-                          ? "SELECT c.relkind = 'p', p.rowfilter FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-                            " LEFT JOIN pg_publication_tables p ON p.pubname = $3 AND p.schemaname = n.nspname AND p.tablename = c.relname"
+                          ? "SELECT c.relkind = 'p', pg_get_expr(x.prqual, x.prrelid) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+                            " LEFT JOIN pg_publication p ON p.pubname = $3 AND NOT p.puballtables AND NOT EXISTS (SELECT FROM pg_publication_namespace y"
+                            "   WHERE y.pnpubid = p.oid AND y.pnnspid = n.oid) LEFT JOIN pg_publication_rel x ON x.prpubid = p.oid AND x.prrelid = c.oid"
                             " WHERE n.nspname = $1 AND c.relname = $2"
                           : "SELECT c.relkind = 'p', NULL FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
                             " WHERE n.nspname = $1 AND c.relname = $2 AND $3::text IS NOT NULL";

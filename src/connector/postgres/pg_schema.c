@@ -46,16 +46,20 @@ const char tr_pgschema_sql_relation[] =
     " cols AS (SELECT a.attname::text AS name, a.atttypid AS typ, a.atttypmod AS mod, a.attnum AS pos FROM rel JOIN pg_attribute a"    \
     "   ON a.attrelid = rel.oid AND a.attnum > 0 AND NOT a.attisdropped"
 
-/* attnames knows column lists and, from 18 on, which generated columns are sent (before, it may list them: none is); a table that is not published yet will be sent whole. */
-static const char sql_table_15[] =
-    TABLE_HEAD "   LEFT JOIN pg_publication_tables p ON p.pubname = $3 AND p.schemaname = $1 AND p.tablename = $2"
-               "   WHERE CASE WHEN p.attnames IS NULL THEN a.attgenerated = '' ELSE a.attname = ANY (p.attnames) AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000) END) " TAIL;
+/* The columns that are sent: those of a column list, else all; generated ones from 18 on, if they are in the list or the publication sends them. A table
+ * that is not published yet will be sent whole. Not pg_publication_tables, which lists every table of the publication to find one. */
+#define PUBLISHED "   LEFT JOIN pg_publication p ON p.pubname = $3 LEFT JOIN pg_publication_rel x ON x.prpubid = p.oid AND x.prrelid = rel.oid"
+
+static const char sql_table_18[] =
+    TABLE_HEAD PUBLISHED "   WHERE CASE WHEN x.prattrs IS NOT NULL THEN a.attnum = ANY (x.prattrs) ELSE a.attgenerated = '' OR (a.attgenerated = 's' AND p.pubgencols = 's') END) " TAIL;
+
+static const char sql_table_15[] = TABLE_HEAD PUBLISHED "   WHERE a.attgenerated = '' AND (x.prattrs IS NULL OR a.attnum = ANY (x.prattrs))) " TAIL;
 
 static const char sql_table_13[] = TABLE_HEAD " WHERE a.attgenerated = '' AND $3::text IS NOT NULL) " TAIL;
 
 const char *tr_pgschema_sql_table(int server_version)
 {
-    return server_version >= 150000 ? sql_table_15 : sql_table_13;
+    return server_version >= 180000 ? sql_table_18 : server_version >= 150000 ? sql_table_15 : sql_table_13;
 }
 
 static int put_array_text(struct tr_buf *b, const char *s)

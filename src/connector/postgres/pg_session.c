@@ -33,7 +33,7 @@ int tr_pg_session_ready(struct pg_session *s, int64_t deadline_ns, struct tr_err
         return TR_OK;
     tr_pg_chunk_reset(s);
     bool replica = s->role == TR_CDC_REPLICA;
-    struct tr_pg_params p = {.dsn = replica ? s->o->replica_dsn : s->o->dsn, .application_name = "tailrace session", .settings = "-c lock_timeout=30000"};
+    struct tr_pg_params p = {.dsn = replica ? s->o->replica_dsn : s->o->dsn, .application_name = "tailrace session", .settings = "-c lock_timeout=30000 -c jit=off"}; /* jit: a second per look at the catalog */
     int rc = tr_pgconn_open(&s->conn, &p, deadline_ns, err);
     if (rc < 0)
         return rc;
@@ -115,12 +115,15 @@ bool tr_pg_selected(const struct tr_pg_source_options *o, const char *ns, const 
 
 /* Everything that could be selected: ordinary and partitioned tables, no leaves of a partition tree, nothing temporary or unlogged. Sizes are
  * the planner's: asking for real ones takes a lock, and one table locked for long would hide all others. */
+#define IDENTITY(of) \
+    "(" of ".relreplident = 'f' OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = " of ".oid AND i.indisvalid AND i.indimmediate" \
+    "   AND CASE " of ".relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END))"
 #define TABLES(place, limited, in_schema) \
     "SELECT n.nspname, c.relname, c.relkind, coalesce((p.puballtables OR " place " IS NOT NULL) AND (c.relkind = 'r' OR p.pubviaroot), false)," \
     "  CASE c.relkind WHEN 'p' THEN (SELECT coalesce(sum(greatest(l.reltuples, 0)), 0) FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid" \
     "       WHERE t.isleaf) ELSE greatest(c.reltuples, 0) END::bigint," \
-    "  8192::bigint * (SELECT coalesce(sum(greatest(k.relpages, 0)), 0) FROM pg_class h JOIN pg_class k ON k.oid IN (h.oid, h.reltoastrelid)" \
-    "       WHERE h.oid = c.oid OR (c.relkind = 'p' AND h.oid IN (SELECT relid FROM pg_partition_tree(c.oid))))," \
+    "  8192::bigint * CASE c.relkind WHEN 'p' THEN (SELECT coalesce(sum(greatest(k.relpages, 0)), 0) FROM pg_partition_tree(c.oid) t JOIN pg_class h ON h.oid = t.relid" \
+    "       JOIN pg_class k ON k.oid IN (h.oid, h.reltoastrelid)) ELSE greatest(c.relpages, 0) + coalesce((SELECT greatest(k.relpages, 0) FROM pg_class k WHERE k.oid = c.reltoastrelid), 0) END," \
     "  c.oid || coalesce('=' || CASE c.relkind WHEN 'p' THEN (SELECT string_agg(t.relid::oid || ':' || coalesce(pg_relation_filenode(t.relid), 0), ',' ORDER BY t.relid::oid)" \
     "       FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END, ''), c.oid," \
     "  coalesce(format('%s/%s', p.oid, p.xmin), ''), coalesce(" place ", 0), " limited "," \
@@ -128,9 +131,8 @@ bool tr_pg_selected(const struct tr_pg_source_options *o, const char *ns, const 
     "  CASE c.relkind WHEN 'r' THEN c.relfilenode ELSE 0 END, CASE c.relkind WHEN 'r' THEN coalesce((SELECT hashtextextended(string_agg(" \
     "       format('%s:%s:%s:%s', a.attnum, a.atttypid, a.atttypmod, a.xmin), ',' ORDER BY a.attnum), 0)" \
     "       FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), 0) ELSE 0 END," \
-    "  NOT EXISTS (SELECT FROM pg_class l WHERE l.relkind = 'r' AND (l.oid = c.oid OR (c.relkind = 'p' AND l.oid IN (SELECT relid FROM pg_partition_tree(c.oid))))" \
-    "       AND l.relreplident <> 'f' AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate" \
-    "           AND CASE l.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END))" \
+    "  CASE c.relkind WHEN 'r' THEN " IDENTITY("c") " ELSE NOT EXISTS (SELECT FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid" \
+    "       WHERE t.isleaf AND NOT " IDENTITY("l") ") END" \
     " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_publication p ON p.pubname = $1" \
     " LEFT JOIN pg_publication_rel x ON x.prpubid = p.oid AND x.prrelid = c.oid" in_schema \
     " WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'" \
