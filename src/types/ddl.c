@@ -271,15 +271,20 @@ static int plan_create(const struct tr_want *w, bool no_ns, struct tr_plan *p, s
     return rc < 0 ? nomem(err) : TR_OK;
 }
 
+/* "ALTER TABLE name" and what is done to it. */
+static int put_alter(const char *ns, const char *name, const char *what, struct tr_buf *q)
+{
+    int rc = tr_buf_append_str(q, "ALTER TABLE ");
+    if (rc >= 0)
+        rc = tr_sql_name(ns, name, q);
+    return rc >= 0 ? tr_buf_append_str(q, what) : rc;
+}
+
 static int plan_add_column(const struct tr_want *w, const struct tr_want_column *c, struct tr_plan *p)
 {
     struct tr_buf q;
     tr_buf_init(&q);
-    int rc = tr_buf_append_str(&q, "ALTER TABLE ");
-    if (rc >= 0)
-        rc = tr_sql_name(w->ns, w->name, &q);
-    if (rc >= 0)
-        rc = tr_buf_append_str(&q, " ADD COLUMN ");
+    int rc = put_alter(w->ns, w->name, " ADD COLUMN ", &q);
     if (rc >= 0)
         rc = put_column(w, c, &q);
     if (rc >= 0)
@@ -489,11 +494,7 @@ static int plan_rename(const struct tr_want *w, const char *shadow, struct tr_pl
 {
     struct tr_buf q;
     tr_buf_init(&q);
-    int rc = tr_buf_append_str(&q, "ALTER TABLE ");
-    if (rc >= 0)
-        rc = tr_sql_name(w->ns, shadow, &q);
-    if (rc >= 0)
-        rc = tr_buf_append_str(&q, " RENAME TO ");
+    int rc = put_alter(w->ns, shadow, " RENAME TO ", &q);
     if (rc >= 0)
         rc = tr_quote_ident(&q, tr_slice_str(w->name));
     if (rc >= 0)
@@ -511,11 +512,7 @@ static int plan_rename_key(const struct tr_want *w, const char *from, struct tr_
         return TR_OK;
     struct tr_buf q;
     tr_buf_init(&q);
-    int rc = tr_buf_append_str(&q, "ALTER TABLE ");
-    if (rc >= 0)
-        rc = tr_sql_name(w->ns, w->name, &q);
-    if (rc >= 0)
-        rc = tr_buf_append_str(&q, " RENAME CONSTRAINT ");
+    int rc = put_alter(w->ns, w->name, " RENAME CONSTRAINT ", &q);
     if (rc >= 0)
         rc = tr_quote_ident(&q, tr_slice_str(from));
     if (rc >= 0)
