@@ -104,13 +104,8 @@ static int settle(struct tr_apply_run *ap, struct ap_table *t, uint64_t first_of
 
 void tr_apply_alarm(struct tr_apply_run *ap, const struct ap_table *t, enum tr_alarm kind, const char *text)
 {
-    struct tr_control *c = ap->cfg.control;
     char subject[TR_ALARM_SUBJECT_CHARS];
-    tr_alarm_subject(subject, ap->cfg.name, t->name);
-    if (text)
-        c->ops->alarm_set(c, tr_alarm_kind(kind), subject, text, NULL);
-    else
-        c->ops->alarm_clear(c, tr_alarm_kind(kind), subject, NULL);
+    tr_control_alarm(ap->cfg.control, kind, tr_alarm_subject(subject, ap->cfg.name, t->name), text);
 }
 
 /* Alarms of before this run that are for an operator to take note of. */
@@ -154,7 +149,7 @@ static int gapped(struct tr_apply_run *ap, uint64_t oldest, struct tr_err *err)
         rc = c->ops->request_put(c, ap->cfg.name, "resnapshot", "", t->name, err);
     }
     if (any)
-        c->ops->alarm_set(c, tr_alarm_kind(TR_ALARM_GAPPED), ap->cfg.name, "the log no longer holds what this sink had not read; its tables are being snapshotted anew", NULL);
+        tr_control_alarm(c, TR_ALARM_GAPPED, ap->cfg.name, "the log no longer holds what this sink had not read; its tables are being snapshotted anew");
     return rc;
 }
 

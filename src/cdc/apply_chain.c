@@ -410,7 +410,6 @@ static int join_step(struct apply_chain *h, struct tr_err *err)
     tr_mutex_unlock(&h->ap->lock);
     set_state(h, t, TR_ST_LIVE, "");
     log_table(TR_OSLOG_INFO, h, t, "live");
-    struct tr_control *ctl = h->ap->cfg.control;
     tr_apply_alarm(h->ap, t, TR_ALARM_TABLE, NULL);
     bool gapped = false;
     size_t it = 0;
@@ -418,7 +417,7 @@ static int join_step(struct apply_chain *h, struct tr_err *err)
     while (tr_u64map_next(&h->ap->tables, &it, &id, &p))
         gapped |= ((const struct ap_table *)(uintptr_t)p)->state == TR_ST_GAPPED;
     if (!gapped)
-        ctl->ops->alarm_clear(ctl, tr_alarm_kind(TR_ALARM_GAPPED), h->ap->cfg.name, NULL);
+        tr_control_alarm(h->ap->cfg.control, TR_ALARM_GAPPED, h->ap->cfg.name, NULL);
     h->joining = NULL;
     return TR_OK;
 }

@@ -37,14 +37,10 @@ static void watch_lag(struct tr_service *s)
         u->lag_alarm = alarm;
         tr_mutex_unlock(&s->lock);
         tr_gauge_set(u->m_lag, us);
-        struct tr_control *c = s->cfg.control;
-        if (alarm && !was) {
-            char text[160];
-            snprintf(text, sizeof text, "end-to-end lag is %" PRId64 " ms, over its target for five minutes", us / 1000);
-            c->ops->alarm_set(c, tr_alarm_kind(TR_ALARM_LAG), u->name, text, NULL);
-        } else if (!alarm && was) {
-            c->ops->alarm_clear(c, tr_alarm_kind(TR_ALARM_LAG), u->name, NULL);
-        }
+        char text[160];
+        snprintf(text, sizeof text, "end-to-end lag is %" PRId64 " ms, over its target for five minutes", us / 1000);
+        if (alarm != was)
+            tr_control_alarm(s->cfg.control, TR_ALARM_LAG, u->name, alarm ? text : NULL);
     }
 }
 
@@ -54,15 +50,11 @@ static void watch_headroom(struct tr_service *s)
     struct tr_cdc_slot slot = s->slot;
     tr_mutex_unlock(&s->lock);
     bool alarm = slot.exists ? slot.headroom_bytes != INT64_MAX && slot.headroom_bytes < slot.retained_bytes : s->headroom_alarm;
-    struct tr_control *c = s->cfg.control;
-    if (alarm && !s->headroom_alarm) {
-        char text[200];
-        snprintf(text, sizeof text, "the slot holds back %" PRId64 " MiB of WAL and has %" PRId64 " MiB left before the server gives up on it", slot.retained_bytes >> 20,
-                 slot.headroom_bytes >> 20);
-        c->ops->alarm_set(c, tr_alarm_kind(TR_ALARM_HEADROOM), s->cfg.source_name, text, NULL);
-    } else if (!alarm && s->headroom_alarm) {
-        c->ops->alarm_clear(c, tr_alarm_kind(TR_ALARM_HEADROOM), s->cfg.source_name, NULL);
-    }
+    char text[200];
+    snprintf(text, sizeof text, "the slot holds back %" PRId64 " MiB of WAL and has %" PRId64 " MiB left before the server gives up on it", slot.retained_bytes >> 20,
+             slot.headroom_bytes >> 20);
+    if (alarm != s->headroom_alarm)
+        tr_control_alarm(s->cfg.control, TR_ALARM_HEADROOM, s->cfg.source_name, alarm ? text : NULL);
     s->headroom_alarm = alarm;
 }
 

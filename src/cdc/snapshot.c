@@ -49,9 +49,8 @@ static void poke(void *arg)
 
 void tr_snap_log(enum tr_oslog_level level, const struct tr_cap_table *t, const char *text)
 {
-    char name[140];
-    snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
-    tr_oslog_fields(level, "snapshot", TR_OSLOG_F({"table", name}), "%s", text);
+    char name[TR_SNAP_NAME_CHARS];
+    tr_oslog_fields(level, "snapshot", TR_OSLOG_F({"table", tr_snap_name(name, t)}), "%s", text);
 }
 
 int tr_snap_save(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_err *err)
@@ -466,14 +465,8 @@ static int phase_fills(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *
 
 static void alarm_of(struct tr_snapshot *s, const struct tr_cap_table *t, const char *text)
 {
-    struct tr_control *c = s->cap->control;
-    char name[140], subject[TR_ALARM_SUBJECT_CHARS];
-    snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
-    tr_alarm_subject(subject, NULL, name);
-    if (text)
-        c->ops->alarm_set(c, tr_alarm_kind(TR_ALARM_TABLE), subject, text, NULL);
-    else
-        c->ops->alarm_clear(c, tr_alarm_kind(TR_ALARM_TABLE), subject, NULL);
+    char name[TR_SNAP_NAME_CHARS], subject[TR_ALARM_SUBJECT_CHARS];
+    tr_control_alarm(s->cap->control, TR_ALARM_TABLE, tr_alarm_subject(subject, NULL, tr_snap_name(name, t)), text);
 }
 
 static int phase_end(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *err)
@@ -531,10 +524,9 @@ static void table_trouble(struct tr_snapshot *s, struct tr_cap_table *t, const s
 {
     if (tr_snapshot_stopping(s)) /* interrupted: no trouble */
         return;
-    char name[140];
-    snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
+    char name[TR_SNAP_NAME_CHARS];
     if (tr_oslog_failed(&t->snap->trouble, err))
-        tr_oslog_err(TR_OSLOG_WARN, "snapshot", TR_OSLOG_F({"table", name}), err);
+        tr_oslog_err(TR_OSLOG_WARN, "snapshot", TR_OSLOG_F({"table", tr_snap_name(name, t)}), err);
 }
 
 static void table_well(struct tr_cap_table *t)

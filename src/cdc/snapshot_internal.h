@@ -4,6 +4,8 @@
 #ifndef TR_SNAPSHOT_INTERNAL_H
 #define TR_SNAPSHOT_INTERNAL_H
 
+#include <stdio.h>
+
 #include "cdc_internal.h"
 #include "list.h"
 #include "oslog.h"
@@ -123,6 +125,14 @@ static inline uint32_t tr_snap_fingerprint_source_id(uint64_t fingerprint)
 static inline bool tr_snap_under_way(const struct tr_cap_table *t)
 {
     return t->snap && t->snap->phase != SNAP_DONE;
+}
+
+/* "schema.table" */
+enum { TR_SNAP_NAME_CHARS = 140 };
+static inline const char *tr_snap_name(char ret[TR_SNAP_NAME_CHARS], const struct tr_cap_table *t)
+{
+    snprintf(ret, TR_SNAP_NAME_CHARS, "%s.%s", t->ns, t->name);
+    return ret;
 }
 
 /* snapshot.c */

@@ -27,12 +27,18 @@ static int64_t in(int64_t ns)
     return tr_now_ns() + ns;
 }
 
+/* Some sink keeps a changelog of it. */
+static bool has_history(const struct tr_snapshot *s, const struct tr_cap_table *t)
+{
+    return s->cap->has_changelog && s->cap->has_changelog(s->cap->arg, t->ns, t->name);
+}
+
 /* ---- without a key ---- */
 
 /* Without a usable key there is no mirror, and a history only where a sink was told to keep one. */
 int tr_snap_keyless(struct tr_snapshot *s, struct tr_cap_table *t, const char *no_key, struct tr_err *err)
 {
-    bool kept = s->cap->has_changelog && s->cap->has_changelog(s->cap->arg, t->ns, t->name);
+    bool kept = has_history(s, t);
     char reason[sizeof t->ctl.reason], text[800];
     snprintf(reason, sizeof reason, "%.300s%s", no_key, kept ? "" : "; no sink has it in its changelog either, so nothing of it is kept");
     if (t->ctl.state == TR_TABLE_NO_SNAPSHOT && !strcmp(t->ctl.reason, reason))
@@ -68,10 +74,9 @@ static void note_failed(struct tr_snapshot *s, struct tr_cap_table *t, const str
     /* Strayed anew while it was being saved: capture has counted it a second time. */
     if (atomic_exchange(&t->strayed, true))
         atomic_fetch_sub(&s->cap->strays, 1);
-    char name[140];
-    snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
+    char name[TR_SNAP_NAME_CHARS];
     if (tr_oslog_failed(&s->note_trouble, err))
-        tr_oslog_err(TR_OSLOG_WARN, "snapshot", TR_OSLOG_F({"strayed", name}), err);
+        tr_oslog_err(TR_OSLOG_WARN, "snapshot", TR_OSLOG_F({"strayed", tr_snap_name(name, t)}), err);
 }
 
 /* Tables that capture met under another name, or others under theirs. A fingerprint that no table has is recorded, so that the next look at
@@ -104,10 +109,16 @@ void tr_snap_note_strays(struct tr_snapshot *s)
 
 /* ---- the look ---- */
 
+/* 0: not known */
+static bool differs(uint64_t known, uint64_t now)
+{
+    return known && now && known != now;
+}
+
 /* A break in what is streamed of a table, by the upper half of its membership: of all tables, or of this one. */
 static const char *break_of(const struct tr_table_storage *known, const struct tr_table_storage *now)
 {
-    if (!known->membership || !now->membership || known->membership == now->membership)
+    if (!differs(known->membership, now->membership))
         return NULL;
     return known->membership >> 32 != now->membership >> 32 ? "the publication was made again, or its options or owner were altered"
                                                             : "the table had left the publication, or was in it with a row filter or column list";
@@ -118,12 +129,12 @@ static const char *break_of(const struct tr_table_storage *known, const struct t
 static bool is_due(struct tr_snapshot *s, const struct tr_cap_table *t, const struct tr_table_storage *known, const struct tr_table_storage *now, char *why, size_t cap)
 {
     const char *breach = break_of(known, now);
-    bool kept = s->cap->has_changelog && s->cap->has_changelog(s->cap->arg, t->ns, t->name);
-    if (known->fingerprint && now->fingerprint && known->fingerprint != now->fingerprint)
+    bool kept = has_history(s, t);
+    if (differs(known->fingerprint, now->fingerprint))
         snprintf(why, cap, "another table has its name now or had it for a while, or its partitions changed outside the stream (attach, detach, truncate or rewrite of a leaf): taking a new snapshot");
     else if (breach)
         snprintf(why, cap, "%s, so that changes of it may not have come: taking a new snapshot%s", breach, kept ? ". Its changelog lacks for good what came between" : "");
-    else if (known->filenode && now->filenode && known->filenode != now->filenode && known->attributes && now->attributes && known->attributes != now->attributes)
+    else if (differs(known->filenode, now->filenode) && differs(known->attributes, now->attributes))
         snprintf(why, cap, "ALTER TABLE has rewritten its rows, which the stream does not tell: taking a new snapshot");
     else
         return false;
@@ -154,7 +165,7 @@ static void see_keyless(struct tr_snapshot *s, struct tr_cap_table *t, const str
     tr_snap_keyless(s, t, d->no_key, NULL);
     if (known.membership != now->membership && tr_snap_save(s, t, NULL) < 0) {
         t->ctl.storage.membership = known.membership;
-    } else if (breach && s->cap->has_changelog && s->cap->has_changelog(s->cap->arg, t->ns, t->name)) {
+    } else if (breach && has_history(s, t)) {
         snprintf(text, sizeof text, "%s, so that changes of it may not have come: its changelog lacks for good what came between", breach);
         tr_snap_log(TR_OSLOG_WARN, t, text);
     }

@@ -227,4 +227,13 @@ struct tr_control { /* first member of an implementation's own struct */
     const struct tr_control_ops *ops;
 };
 
+/* text NULL: it is over. Errors of the store are not answered. */
+static inline void tr_control_alarm(struct tr_control *c, enum tr_alarm kind, const char *subject, const char *text)
+{
+    if (text)
+        c->ops->alarm_set(c, tr_alarm_kind(kind), subject, text, NULL);
+    else
+        c->ops->alarm_clear(c, tr_alarm_kind(kind), subject, NULL);
+}
+
 #endif
