@@ -10,7 +10,8 @@
 #   tt_live public.t public.u                         # waits until both mirrors have them live
 #   tt_equal public.t public.u                        # a marker row, the wait for it in both mirrors, compare.py
 #
-# Variables before tt_config: TT_SOURCE (more lines of the source section), TT_LITE, TT_PG (more of each sink's), TT_HEARTBEAT.
+# Variables before tt_config: TT_SOURCE (more lines of the source section), TT_LITE, TT_PG (more of each sink's), TT_HEARTBEAT, TT_COMMIT, TT_ENGINE
+# (more of the engine's, as "key: value").
 
 # shellcheck source=tests/e2e/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -66,7 +67,7 @@ ${TT_LITE:-}
     type: postgres
     dsn: $TT_MIRROR
 ${TT_PG:-}
-engine: {heartbeat: ${TT_HEARTBEAT:-1s}, commit_interval: ${TT_COMMIT:-200ms}}
+engine: {heartbeat: ${TT_HEARTBEAT:-1s}, commit_interval: ${TT_COMMIT:-200ms}${TT_ENGINE:+, $TT_ENGINE}}
 admin: {listen: 127.0.0.1:$(tr_free_port)}
 YAML
         printf '%s\n' "$@"
@@ -101,6 +102,9 @@ for l in [s["capture"]["tables"]] + [k["tables"] for k in s["sinks"]]:
     t = [t for t in l if t["name"] == sys.argv[1]]
     print("%s|%s" % (t[0]["state"], t[0]["reason"]) if t else "none|")' "$1" 2>/dev/null
 }
+
+# tt_in_sinks TABLE: its state in the SQLite sink and in the PostgreSQL sink.
+tt_in_sinks() { tt_state "$1" | sed 1d | cut -d'|' -f1 | xargs; }
 
 # tt_waits TABLE REGEX [SECONDS]: status says that its snapshot, or a sink's table, is in such a state for such a reason.
 tt_waits() {
