@@ -13,8 +13,9 @@ Commands:
             stall         nothing is forwarded in either direction, nothing is closed
             truncate      what comes behind is dropped and the connection ended: a message is cut in its middle
             reset         a TCP reset towards both sides
-    clear                 no rules any more; what was stalled flows on
+    clear                 no rule any more; what was stalled flows on
     hits                  on how many connections a rule has acted so far
+A rule takes the place of the one before.
 TEXT is compared with the bytes as they are, so it can be of the startup packet (an application_name) or of a statement.
 """
 
@@ -51,7 +52,7 @@ class Proxy:
     def command(self, words):
         with self.changed:
             if words[0] == "rule":
-                self.rules.append(Rule(words[1:]))
+                self.rules = [Rule(words[1:])]
             elif words[0] == "clear":
                 self.rules = []
             elif words[0] != "hits":
@@ -87,8 +88,7 @@ class Connection:
             try:
                 if reset:
                     s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                else:
-                    s.shutdown(socket.SHUT_RDWR)
+                s.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)  # a thread that waits for input would keep it open
                 s.close()
             except OSError:
                 pass
