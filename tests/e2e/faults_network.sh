@@ -36,6 +36,8 @@ over() { # TABLE...: no faults any more: all is well, nothing is missing
 write() { tt_sql "update t set n = n + 1, v = repeat(md5(random()::text), 8) where id % 7 = $((RANDOM % 7))"; }
 big() { tt_sql "insert into t select (select max(id) from t) + g, g, repeat(md5(g::text), 8) from generate_series(1, 6000) g"; }
 
+waiting() { tr_wait_until 10 'tt_status | grep -q "\"waits for source: .*closed"' || tr_fail 'no table says that it waits for the source'; }
+
 proxied source
 proxied sink
 direct=$TT_SHOP
@@ -53,10 +55,10 @@ tr_step 'a snapshot worker: reset within its rows, cut within a row, over a thin
 way source rule 'match=COPY (' skip=200 reset >/dev/null
 tt_run
 hit source 20
-tt_waits public.t '^snapshot.waits for source: reading COPY data: .*closed' 10
+waiting
 way source rule 'match=COPY (' skip=1001 truncate >/dev/null
 hit source 20
-tt_waits public.t '^snapshot.waits for source: reading COPY data: .*closed' 10
+waiting
 way source rule 'match=COPY (' rate=20000 >/dev/null
 hit source 20
 sleep 1
