@@ -11,7 +11,9 @@ TT_DST=1
 tt_start "${1:-15}"
 tt_sql 'create table t (id int primary key, n int, v text)' "insert into t select g, 0, 'v' from generate_series(1, 200) g" 'create table nk (a int)' 'alter table nk replica identity full'
 TT_LITE="    changelog: ['public.nk']"
-TT_PG="    changelog: ['public.nk']"
+TT_PG="    changelog: ['public.nk']
+    max_inflight: 1MiB
+    batch_size: 64KiB"
 tt_config 'log: {segment_size: 1MiB, size_max: 4MiB}'
 tt_run
 tt_live public.t public.marker
@@ -89,3 +91,9 @@ tr_wait_until 60 gone || tr_fail 'the log keeps what is beyond its bound'
 [ "$(du -sm "$TR_TMP/state/log" | awk '{ print $1 }')" -le 8 ] || tr_fail 'the log has outgrown its bound'
 lite_goes_on
 tr_pg_restart dst
+sleep 3; tt_units; tt_state public.t; tt_status | python3 -c 'import json,sys; print(json.load(sys.stdin)["alarms"])'; grep -v heartbeat "$TR_TMP/tailrace.log" | tail -20
+tt_live public.t public.marker
+tt_equal public.t
+tt_well
+tt_status | python3 -c 'import json,sys; print(json.load(sys.stdin)["alarms"])'
+tt_stop
