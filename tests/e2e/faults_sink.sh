@@ -9,6 +9,8 @@ set -euo pipefail
 
 TT_DST=1
 tt_start "${1:-15}"
+mkdir "$TR_TMP/lite"
+TT_LITE_FILE=$TR_TMP/lite/mirror.db
 tt_sql 'create table t (id int primary key, n int, v text)' "insert into t select g, 0, 'v' from generate_series(1, 200) g" 'create table nk (a int)' 'alter table nk replica identity full'
 TT_LITE="    changelog: ['public.nk']"
 TT_PG="    changelog: ['public.nk']
@@ -20,7 +22,10 @@ tt_live public.t public.marker
 tt_equal public.t
 
 change() { tt_sql "update t set n = n + 1 where id % 3 = $((RANDOM % 3))" "insert into nk values (1)"; }
-both() { TT_MARK=$((TT_MARK + 1)); tt_sql "insert into marker values ($TT_MARK)"; }
+both() {
+    TT_MARK=$((TT_MARK + 1))
+    tt_sql "insert into marker values ($TT_MARK)"
+}
 lite_goes_on() {
     both
     tr_wait_until 20 '[ "$(tt_lite "select count(*) from marker where id = $TT_MARK")" = 1 ]' || tr_fail 'the SQLite mirror does not go on'
@@ -91,9 +96,36 @@ tr_wait_until 60 gone || tr_fail 'the log keeps what is beyond its bound'
 [ "$(du -sm "$TR_TMP/state/log" | awk '{ print $1 }')" -le 8 ] || tr_fail 'the log has outgrown its bound'
 lite_goes_on
 tr_pg_restart dst
-sleep 3; tt_units; tt_state public.t; tt_status | python3 -c 'import json,sys; print(json.load(sys.stdin)["alarms"])'; grep -v heartbeat "$TR_TMP/tailrace.log" | tail -20
+tt_told 'ERROR.*apply: gapped: the sink stopped at offset [0-9]+ and the log now begins at [0-9]+; asking for new snapshots of its tables sink=pg'
 tt_live public.t public.marker
 tt_equal public.t
 tt_well
-tt_status | python3 -c 'import json,sys; print(json.load(sys.stdin)["alarms"])'
+alarms() { tt_status | python3 -c 'import json, sys; print(*[a["kind"] + "|" + a["subject"] for a in json.load(sys.stdin)["alarms"]])'; }
+tr_wait_until 10 '[ "$(alarms)" = "changelog|pg/public.nk" ]' || tr_fail "the alarms are: $(alarms)"
+"$TAILRACE" table resume public.nk --sink pg -c "$TT_YAML" >/dev/null
+tr_wait_until 10 '[ -z "$(alarms)" ]' || tr_fail "the alarms are: $(alarms)"
+tr_equal 'snapshots of t: the first, and the one that closed the gap' 2 "$(grep -c 'snapshot complete: .*table=public.t$' "$TR_TMP/tailrace.log")"
+
+tr_step 'the directory of the SQLite mirror is read-only'
 tt_stop
+writable() { # yes|no
+    if [ "$(id -u)" -ne 0 ]; then
+        chmod "$([ "$1" = yes ] && echo 700 || echo 500)" "$TR_TMP/lite"
+    elif [ "$1" = no ]; then
+        mount --bind -o ro "$TR_TMP/lite" "$TR_TMP/lite"
+        TR_AT_END+=("umount '$TR_TMP/lite' 2>/dev/null")
+    else
+        umount "$TR_TMP/lite"
+    fi
+}
+writable no
+tt_run
+tt_trouble lite 'sink lite: .*(readonly|unable to open|read-only)'
+change
+pg_goes_on
+writable yes
+tt_equal public.t
+tt_well
+"$TAILRACE" log verify -c "$TT_YAML" >&2
+tt_stop
+tr_step 'done'
