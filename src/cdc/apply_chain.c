@@ -368,10 +368,17 @@ static int row(struct apply_chain *h, const struct tr_payloads *in, const struct
 
 /* ---- joining ---- */
 
+/* A shadow holds what the table was only from its snapshot's end on: before, rows are in it that were read later, and key updates that the main
+ * lane, which may have begun behind the catch-up, would put without their FILL. */
+static bool may_join(const struct apply_chain *h, const struct ap_catchup *c)
+{
+    return c && !c->finished && c->phase == 1 && (c->relive || h->main_next > c->end);
+}
+
 static bool can_join(const struct apply_chain *h, const struct ap_table *t)
 {
     const struct ap_catchup *c = t->catchup;
-    return c && !c->finished && c->phase == 1 && !c->turn && !h->tx_open && c->consumed >= h->main_next;
+    return may_join(h, c) && !c->turn && !h->tx_open && c->consumed >= h->main_next;
 }
 
 /* 0 when no table is joining any more; NOT_READY while one is. */
@@ -462,7 +469,7 @@ static int look_around(struct apply_chain *h, bool *ret_hold, struct tr_err *err
                 resume = t;
             if (can_join(h, t))
                 join = t;
-            else if (t->catchup && t->catchup->phase == 1 && !t->catchup->finished && t->catchup->consumed + HOLD_WITHIN >= h->main_next)
+            else if (may_join(h, t->catchup) && t->catchup->consumed + HOLD_WITHIN >= h->main_next)
                 *ret_hold = true;
         }
         if (resume && !rejected)
@@ -549,10 +556,12 @@ static int catchup_frame(struct apply_chain *h, const struct tr_payloads *in, co
     const struct tr_frame *f = p->meta;
     if (c->finished)
         return TR_OK;
-    if (c->phase == 1 && f->offset >= h->main_next) {
-        /* all that the main lane has had is here: join before anything newer of this table */
-        c->consumed = f->offset;
-        h->joining = c->table;
+    if (c->phase == 1 && f->offset >= h->main_next && (c->relive || f->offset > c->end)) {
+        /* all that the main lane has had is here: join before anything newer of this table, or wait until the main lane has come so far */
+        if (may_join(h, c)) {
+            c->consumed = f->offset;
+            h->joining = c->table;
+        }
         return TR_NOT_READY;
     }
     rc = row(h, in, f, c->table, c, p->position, err);
