@@ -77,13 +77,14 @@ for i in 1 2 3 4; do
     tt_sql "create table wide$i (id int primary key, $(printf 'a_column_whose_name_is_as_long_as_they_may_be_%03d int, ' $(seq 95)) n int)" "insert into wide$i values (1)"
 done
 load 20000 2000
-tt_trouble capture 'control store.*(full|No space)'
+tt_trouble capture 'control store .*: database or disk is full'
 lsn=$(now)
 stands "$lsn"
 free "$TR_TMP/state"
 tt_live public.wide1 public.wide2 public.wide3 public.wide4
 tt_equal public.t public.wide1 public.wide2 public.wide3 public.wide4
 tt_well
+[ "$(grep -c 'WARN  snapshot: control store' "$TR_TMP/tailrace.log")" -le 3 ] || tr_fail 'the same trouble is told again and again'
 
 tr_step 'the SQLite mirror'
 tt_lite 'pragma wal_checkpoint(truncate)' >/dev/null # or what is written goes into a file that is long enough
