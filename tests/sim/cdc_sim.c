@@ -1108,14 +1108,18 @@ static void run_seed(uint64_t seed, uint32_t steps, const bool *without)
     w.pg.cut = false;
     w.pg.with_async = w.pg.with_hang = false;
     end_transactions();
-    come_to_rest();
-    look_at_mirrors();
-    stop_process();
-    if (w.ended)
-        fail("at the end: %s", w.end.msg);
     char why[256];
-    if (differs(why, sizeof why))
-        fail("after the end: %s", why);
+    for (int again = 0;; again++) { /* a new snapshot may begin even now */
+        come_to_rest();
+        look_at_mirrors();
+        stop_process();
+        if (w.ended)
+            fail("at the end: %s", w.end.msg);
+        if (!differs(why, sizeof why))
+            break;
+        if (again == 5)
+            fail("after the end: %s", why);
+    }
     check_log();
     w.c->switches += tr_sched_switches();
     w.c->virtual_ms += (uint64_t)(tr_now_ns() / MS);
