@@ -677,15 +677,17 @@ static int bind(struct tr_sink *spi, const struct tr_schema *schema, enum tr_tar
 static int swap(struct tr_sink *spi, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
 {
     struct tr_mem_sink *s = sink_of(spi);
-    uint64_t built = 0;
+    uint64_t built = 0, shadow = 0;
     (void)deadline_ns;
     (void)err;
     tr_mutex_lock(&s->lock);
     s->stats.swaps++;
     tr_u64map_find(&s->built, schema->table_id, &built);
-    if (built != snapshot_id) {
+    tr_u64map_find(&s->shadow, schema->table_id, &shadow);
+    if (built != snapshot_id || shadow == snapshot_id) { /* made again after a crash, it is ahead of the mirror */
         keep_state(s, schema->table_id, TR_TARGET_SHADOW, TR_TARGET_MIRROR);
         TR_ASSERT(tr_u64map_put(&s->built, schema->table_id, snapshot_id) >= 0);
+        tr_u64map_del(&s->shadow, schema->table_id, NULL);
     }
     tr_mutex_unlock(&s->lock);
     return TR_OK;
