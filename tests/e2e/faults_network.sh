@@ -99,13 +99,14 @@ big
 hit source 10
 over public.t
 
-tr_step 'the stream: held, in silence; noticed after three times wal_sender_timeout, 6 s'
-way source rule "$stream" stall >/dev/null
+tr_step 'the stream: held, in silence; noticed after three times wal_sender_timeout, 6 s; a new connection that is held, too'
+way source rule match=replication stall >/dev/null # in its startup packet
 write
 hit source 10
 began=$SECONDS
 tt_trouble capture 'source: the server has said nothing for 6 s' 15
 [ $((SECONDS - began)) -le 10 ] || tr_fail "it took $((SECONDS - began)) s"
+tt_trouble capture 'source: no answer while connecting for 6 s' 15
 over public.t
 
 tr_step 'the sink: reset, cut within a message, late'

@@ -71,6 +71,10 @@ tr_step 'tailrace is stopped (SIGSTOP) for longer than wal_sender_timeout'
 kill -STOP "$PID_tailrace"
 change
 tr_wait_until 10 '[ "$(slot active)" = f ]' || tr_fail 'the server does not give up the connection'
+code=0
+"$TAILRACE" status -c "$TT_YAML" >"$TR_TMP/status.log" 2>&1 || code=$?
+tr_equal 'exit code of status' 6 "$code"
+grep -q 'a process listens on .*, but does not answer within 5 s' "$TR_TMP/status.log" || tr_fail "status does not say that it is stopped: $(cat "$TR_TMP/status.log")"
 kill -CONT "$PID_tailrace"
 tt_equal public.t
 tt_well

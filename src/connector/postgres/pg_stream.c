@@ -7,7 +7,7 @@
  * that lasted: a server that answers well each time, and a transaction that fails here each time, are a loop too.
  *
  * Silence. Feedback asks for an answer each second. A connection that says nothing at all for SILENCE times wal_sender_timeout is dead though TCP
- * holds it (a firewall, a proxy): it is given up. A server that decodes in silence for longer gets twice the time when it is met at the same
+ * holds it (a firewall, a proxy): it is given up, as is an attempt to connect after that time, or CONNECTING_MAX. A server that decodes in silence for longer gets twice the time when it is met at the same
  * position again.
  *
  * Feedback. flush and apply say what commit() allowed, write what was received. It is sent about once a second, when the server asks,
@@ -43,6 +43,7 @@ enum { POLL_BYTES_MAX = 4 << 20 };
 #define HELD_MAX (3 * TR_NS_PER_S)
 #define ASKED_GAP (5 * TR_NS_PER_S)
 #define SILENCE_MAX (600 * TR_NS_PER_S)
+#define CONNECTING_MAX (30 * TR_NS_PER_S)
 enum { SILENCE = 3 };
 
 static struct pg_stream *of_lane(struct tr_lane *l)
@@ -81,6 +82,16 @@ static int fatal(struct pg_stream *s, struct tr_err *err)
     return down(s, TR_FATAL, NULL);
 }
 
+static int64_t silence_base(const struct pg_stream *s)
+{
+    return TR_MIN(SILENCE * s->o->wal_sender_timeout_ns, SILENCE_MAX);
+}
+
+static int64_t connecting_ns(const struct pg_stream *s)
+{
+    return TR_MIN(silence_base(s), CONNECTING_MAX);
+}
+
 static int start_connecting(struct pg_stream *s, struct tr_err *err)
 {
     char settings[64];
@@ -91,7 +102,7 @@ static int start_connecting(struct pg_stream *s, struct tr_err *err)
         return down(s, rc, err);
     s->state = PG_CONNECTING;
     s->want = POLLOUT;
-    s->retry_at_ns = tr_now_ns() + 30 * TR_NS_PER_S; /* from here on: when to give up on this attempt */
+    s->retry_at_ns = tr_now_ns() + connecting_ns(s); /* from here on: when to give up on this attempt */
     return TR_OK;
 }
 
@@ -218,7 +229,7 @@ static int advance(struct pg_stream *s, struct tr_err *err)
     for (;;) {
         int rc;
         if (s->state != PG_DOWN && s->state != PG_STREAMING && tr_now_ns() > s->retry_at_ns) {
-            rc = tr_err_set(err, TR_RETRY, TR_DOM_SOURCE, "source: no answer while connecting for 30 s");
+            rc = tr_err_set(err, TR_RETRY, TR_DOM_SOURCE, "source: no answer while connecting for %lld s", (long long)(connecting_ns(s) / TR_NS_PER_S));
             return down(s, rc, err);
         }
         switch (s->state) {
@@ -387,11 +398,6 @@ static int feedback(struct pg_stream *s, int64_t now_ns, bool force, struct tr_e
 }
 
 /* ---- the lane ---- */
-
-static int64_t silence_base(const struct pg_stream *s)
-{
-    return TR_MIN(SILENCE * s->o->wal_sender_timeout_ns, SILENCE_MAX);
-}
 
 /* Nothing is here. Time in which nobody looked does not count. */
 static int quiet(struct pg_stream *s, struct tr_err *err)
