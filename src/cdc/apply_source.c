@@ -81,8 +81,8 @@ static const struct tr_lane_ops main_ops = {main_poll, main_arm, tend, pause_lan
 int tr_apply_main_lane_init(struct tr_apply_run *ap, struct tr_err *err)
 {
     ap->main_lane = (struct tr_lane){.ops = &main_ops, .id = AP_MAIN_LANE, .epoch = 1};
-    ap->frames = tr_calloc(FRAMES_MAX, sizeof *ap->frames);
-    ap->v = tr_calloc(FRAMES_MAX, sizeof *ap->v);
+    ap->frames = tr_malloc(FRAMES_MAX * sizeof *ap->frames);
+    ap->v = tr_malloc(FRAMES_MAX * sizeof *ap->v);
     if (!ap->frames || !ap->v)
         return tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for sink %s", ap->cfg.name);
     return ap->cfg.log->ops->reader_new(ap->cfg.log, 0, ap->start_offset, &ap->reader, err);
@@ -287,8 +287,8 @@ int tr_apply_catchup_new(struct tr_apply_run *ap, struct ap_table *t, struct ap_
     c->ap = ap;
     c->table = t;
     tr_map_init(&c->fills);
-    c->frames = tr_calloc(FRAMES_MAX, sizeof *c->frames);
-    c->v = tr_calloc(FRAMES_MAX, sizeof *c->v);
+    c->frames = tr_malloc(FRAMES_MAX * sizeof *c->frames);
+    c->v = tr_malloc(FRAMES_MAX * sizeof *c->v);
     set_out(c, &r);
     int rc = c->frames && c->v ? tr_apply_pin(ap, t, TR_MIN(c->relive ? UINT64_MAX : c->begin, c->change_from), err)
                                : tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for table %s", t->name);
