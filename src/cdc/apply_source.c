@@ -14,6 +14,7 @@
 #include "failpoint.h"
 
 enum { FRAMES_MAX = 1024 };
+#define HURRIED (100 * TR_NS_PER_MS)
 
 static struct tr_apply_run *of(struct tr_source *s)
 {
@@ -369,12 +370,20 @@ static struct tr_ctl_sink_table as_of(const struct tr_ctl_sink_table *r, uint64_
     return v;
 }
 
+/* When the next record is due. */
+static int64_t record_at(const struct tr_apply_run *ap)
+{
+    int64_t every = ap->cfg.pipeline.commit_interval_ns;
+    return ap->last_record_ns + (atomic_load(&ap->hurry) ? TR_MIN(every, HURRIED) : every);
+}
+
 static int record(struct tr_apply_run *ap, bool now_please, struct tr_err *err)
 {
     int64_t now = tr_now_ns();
-    if (!now_please && now - ap->last_record_ns < ap->cfg.pipeline.commit_interval_ns)
+    if (!now_please && now < record_at(ap))
         return TR_OK;
     ap->last_record_ns = now;
+    atomic_store(&ap->hurry, false);
     struct tr_ctl_sink_table *v = NULL;
     uint32_t n = 0;
     tr_mutex_lock(&ap->lock);
@@ -397,18 +406,20 @@ static int record(struct tr_apply_run *ap, bool now_please, struct tr_err *err)
         struct tr_ctl_offset o = {.sink = ap->cfg.name, .partition = 0, .offset = ap->pending, .tables = v, .n_tables = n};
         rc = ap->cfg.control->ops->offset_commit(ap->cfg.control, &o, err);
     }
-    if (rc >= 0) {
+    if (rc >= 0)
         ap->recorded = ap->pending;
-    } else {
-        tr_mutex_lock(&ap->lock);
-        for (uint32_t i = 0; i < n; i++) {
-            struct ap_table *t = tr_u64map_get_ptr(&ap->tables, v[i].table_id);
-            if (t)
-                t->dirty = true;
-        }
-        tr_mutex_unlock(&ap->lock);
+    tr_mutex_lock(&ap->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        struct ap_table *t = tr_u64map_get_ptr(&ap->tables, v[i].table_id);
+        if (t && rc < 0)
+            t->dirty = true;
+        else if (t && v[i].snapshot_id > atomic_exchange(&t->stored, v[i].snapshot_id))
+            atomic_store(&ap->poked, true); /* it may join now */
     }
+    tr_mutex_unlock(&ap->lock);
     tr_free(v);
+    if (atomic_load(&ap->poked))
+        tr_apply_wake(ap);
     return rc;
 }
 
@@ -447,7 +458,7 @@ static int arm(struct tr_source *s, struct tr_waker *w, struct tr_wait *ret)
     tr_mutex_lock(&ap->lock);
     ap->controller = w;
     tr_mutex_unlock(&ap->lock);
-    *ret = (struct tr_wait){.fd = -1, .deadline_ns = ap->last_record_ns + ap->cfg.pipeline.commit_interval_ns};
+    *ret = (struct tr_wait){.fd = -1, .deadline_ns = record_at(ap)};
     return 0;
 }
 
