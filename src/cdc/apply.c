@@ -28,6 +28,7 @@ static void load_sink_table(void *arg, const struct tr_ctl_sink_table *v)
         return;
     }
     t->rec = *v;
+    atomic_store(&t->stored, v->snapshot_id);
 }
 
 struct latest {

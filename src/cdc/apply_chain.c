@@ -160,7 +160,10 @@ static int begin_snapshot(struct apply_chain *h, struct ap_table *t, const struc
     if (refused)
         forget_targets(h, t);
     log_table(TR_OSLOG_INFO, h, t, "loading its snapshot");
-    return catch_up(h, t, TR_ST_LOADING, err);
+    int rc = catch_up(h, t, TR_ST_LOADING, err);
+    atomic_store(&h->ap->hurry, true); /* see may_join */
+    tr_apply_wake(h->ap);
+    return rc;
 }
 
 /* ---- rows ---- */
@@ -372,7 +375,13 @@ static int row(struct apply_chain *h, const struct tr_payloads *in, const struct
  * lane, which may have begun behind the catch-up, would put without their FILL. */
 static bool may_join(const struct apply_chain *h, const struct ap_catchup *c)
 {
-    return c && !c->finished && c->phase == 1 && (c->relive || h->main_next > c->end);
+    if (!c || c->finished || c->phase != 1)
+        return false;
+    if (c->relive)
+        return true;
+    /* The store must know of this build before the sink has it: a crash right after the swap would else have it built once more, and a second
+     * one would leave the first, which nobody has fed since, for the finished one. */
+    return atomic_load(&c->table->stored) == c->snapshot_id && h->main_next > c->end;
 }
 
 static bool can_join(const struct apply_chain *h, const struct ap_table *t)

@@ -86,7 +86,7 @@ for _ in 1 2 3 4 5 6; do # each makes it look at the tables
     sleep 0.3
 done
 told=$(grep -c 'WARN *snapshot: control store' "$TR_TMP/tailrace.log" || true)
-[ "$told" -ge 1 ] && [ "$told" -le 6 ] || tr_fail "the same trouble is told $told times"
+[[ $told -ge 1 && $told -le 6 ]] || tr_fail "the same trouble is told $told times"
 lsn=$(now)
 stands "$lsn"
 free "$TR_TMP/state"

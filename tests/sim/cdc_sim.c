@@ -15,6 +15,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@
 
 #define MS TR_NS_PER_MS
 #define SEC TR_NS_PER_S
-enum { SINKS = 2, OPEN_TX_MAX = 4, BATCH = 16, HISTORY_MAX = 4096, FAILURE_CHARS = 1024 };
+enum { SINKS = 2, OPEN_TX_MAX = 4, BATCH = 32, HISTORY_MAX = 4096, FAILURE_CHARS = 1024 };
 
 /* What happened, over all seeds; printed. */
 #define EVENTS(X) X(starts) X(kills) X(power_failures) X(killed_at_points) X(stops) X(disk_full) X(sink_retries) X(sink_applied_retries) X(sink_delays) X(resnapshots) X(looks) X(clock_steps) X(network_cuts)
@@ -1176,6 +1177,8 @@ static void child(const struct args *a, int slot)
 {
     w.c = &shared->counts[slot];
     w.trace = a->trace;
+    mallopt(M_MMAP_THRESHOLD, 1 << 30); /* what is freed is used again, not given back and fetched anew */
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
     for (int n = 0; n < BATCH; n++) {
         uint64_t seed = atomic_fetch_add(&shared->next, 1);
         if (seed >= a->from + a->seeds || atomic_load(&shared->failed))

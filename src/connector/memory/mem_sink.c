@@ -204,6 +204,11 @@ static void merge(const struct kept *old, struct kept *k)
         }
 }
 
+static bool is_tombstone(const struct kept *k, struct tr_slice key)
+{
+    return k->r.op == TR_OP_DELETE || k->r.op == TR_OP_TRUNCATE || ((k->r.flags & TR_CHG_MOVED) && tr_slice_eq(key, k->r.old_key));
+}
+
 static struct kept *state_get(struct tr_mem_sink *s, const struct tr_mem_row *r, struct tr_slice key)
 {
     struct tr_buf b = {0};
@@ -256,8 +261,9 @@ static void apply_row(struct tr_mem_sink *s, const struct tr_target *t, struct t
         truncate_state(s, k);
         return;
     }
-    struct kept *base = s->def.caps & TR_CAP_MERGE_COLUMNS ? state_get(s, &k->r, k->r.flags & TR_CHG_MOVED ? k->r.old_key : k->r.key) : NULL;
-    if (base)
+    struct tr_slice from = k->r.flags & TR_CHG_MOVED ? k->r.old_key : k->r.key;
+    struct kept *base = s->def.caps & TR_CAP_MERGE_COLUMNS ? state_get(s, &k->r, from) : NULL;
+    if (base && !is_tombstone(base, from)) /* what a tombstone holds is nobody's value any more */
         merge(base, k);
     if (k->r.flags & TR_CHG_MOVED)
         state_put(s, k, k->r.old_key);
@@ -821,10 +827,8 @@ void tr_mem_read_back(struct tr_mem_sink *s, uint32_t table_id, enum tr_target_v
         if (kept->r.table_id != table_id || kept->r.variant != variant)
             continue;
         struct tr_slice key = tr_slice_sub(k, 5, k.n);
-        /* A key update owns two versions: the tombstone of the old key, then the new row. */
-        bool old_half = (kept->r.flags & TR_CHG_MOVED) && tr_slice_eq(key, kept->r.old_key);
-        bool new_half = (kept->r.flags & TR_CHG_MOVED) && !old_half;
-        cb(arg, key, kept->r.version + new_half, old_half || kept->r.op == TR_OP_DELETE || kept->r.op == TR_OP_TRUNCATE, &kept->r.row);
+        bool dead = is_tombstone(kept, key);
+        cb(arg, key, kept->r.version + ((kept->r.flags & TR_CHG_MOVED) && !dead), dead, &kept->r.row); /* a key update owns two versions: the tombstone's, then the new row's */
     }
     tr_mutex_unlock(&s->lock);
 }
