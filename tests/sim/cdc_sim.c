@@ -44,7 +44,7 @@
 enum { SINKS = 2, OPEN_TX_MAX = 4, BATCH = 32, HISTORY_MAX = 4096, FAILURE_CHARS = 1024 };
 
 /* What happened, over all seeds; printed. */
-#define EVENTS(X) X(starts) X(kills) X(power_failures) X(killed_at_points) X(stops) X(disk_full) X(sink_retries) X(sink_applied_retries) X(sink_delays) X(resnapshots) X(looks) X(clock_steps) X(network_cuts)
+#define EVENTS(X) X(starts) X(kills) X(power_failures) X(killed_at_points) X(stops) X(disk_full) X(sink_retries) X(sink_applied_retries) X(sink_delays) X(resnapshots) X(looks) X(clock_steps) X(network_cuts) X(tables_added) X(unpublished)
 
 struct counts {
 #define X(n) uint64_t n;
@@ -64,7 +64,7 @@ struct shared {
 };
 
 /* What a seed has; --shrink takes them away one by one. */
-#define FEATURES(X) X(tailrace_crashes) X(source_crashes) X(async) X(hang) X(replica) X(truncate) X(unique_waits) X(streaming) X(sink_faults) X(disk_faults) X(resnapshot) X(slot_loss) X(failover) X(network) X(points) X(clock)
+#define FEATURES(X) X(tailrace_crashes) X(source_crashes) X(async) X(hang) X(replica) X(truncate) X(unique_waits) X(streaming) X(sink_faults) X(disk_faults) X(resnapshot) X(slot_loss) X(failover) X(network) X(points) X(clock) X(lag) X(add_table) X(unpublish)
 
 enum feature {
 #define X(n) F_##n,
@@ -110,7 +110,8 @@ struct world {
     uint32_t n_history, history_rec;
     struct pg_row past[PG_TABLES][PG_KEYS + 1];
     bool broken; /* continuity was lost once: mirrors lack something until they are made anew */
-    uint32_t move_bias, spread;
+    uint32_t move_bias, spread, crash_bias;
+    const char *point; /* where it dies more often than elsewhere */
     int open[OPEN_TX_MAX];
     uint32_t n_open;
     char failure[FAILURE_CHARS];
@@ -380,7 +381,7 @@ static void start_process(void)
     tr_failpoint_clear();
     if (w.on[F_points] && chance(1, 2)) {
         char spec[80];
-        snprintf(spec, sizeof spec, "%s=kill:%u", points[below(TR_ARRAY_LEN(points))], 1 + (unsigned)below(6));
+        snprintf(spec, sizeof spec, "%s=kill:%u", w.point && chance(3, 4) ? w.point : points[below(TR_ARRAY_LEN(points))], 1 + (unsigned)below(chance(1, 2) ? 2 : 6));
         TR_ASSERT(tr_failpoint_arm(spec, &err) >= 0);
         trace("armed: %s", spec);
     }
@@ -690,7 +691,7 @@ static void restart_source(void)
     w.n_open = 0;
 }
 
-enum act { A_NEW, A_OP, A_COMMIT, A_ABORT, A_SAVEPOINT, A_ROLLBACK_TO, A_SHOW, A_FLUSH, A_REPLAY, A_CRASH_SOURCE, A_SOURCE_UP, A_KILL, A_STOP, A_START, A_SINK, A_DISK, A_RESNAPSHOT, A_SLOT, A_FAILOVER, A_CUT,
+enum act { A_NEW, A_OP, A_COMMIT, A_ABORT, A_SAVEPOINT, A_ROLLBACK_TO, A_SHOW, A_FLUSH, A_REPLAY, A_CRASH_SOURCE, A_SOURCE_UP, A_KILL, A_STOP, A_START, A_SINK, A_DISK, A_RESNAPSHOT, A_SLOT, A_FAILOVER, A_CUT, A_SEND, A_ADD, A_UNPUBLISH,
            A_LOOK, A_CLOCK, A_NOTHING, A_COUNT };
 
 static enum act choose(void)
@@ -709,7 +710,7 @@ static enum act choose(void)
     weight[A_SHOW] = 6;
     weight[A_FLUSH] = w.pg.flushed < w.pg.n_wal ? 4 : 0;
     weight[A_REPLAY] = w.pg.replayed < w.pg.flushed ? 4 : 0;
-    weight[A_CRASH_SOURCE] = up && w.on[F_source_crashes] ? 1 : 0;
+    weight[A_CRASH_SOURCE] = up && w.on[F_source_crashes] ? w.crash_bias : 0;
     weight[A_SOURCE_UP] = up ? 0 : 6;
     weight[A_KILL] = w.process && w.on[F_tailrace_crashes] ? 1 : 0;
     weight[A_STOP] = w.process && w.running && !below(8) ? 1 : 0;
@@ -720,6 +721,10 @@ static enum act choose(void)
     weight[A_SLOT] = up && w.on[F_slot_loss] && !below(16) ? 1 : 0;
     weight[A_FAILOVER] = up && w.on[F_failover] && !below(32) ? 1 : 0;
     weight[A_CUT] = w.on[F_network] ? 1 : 0;
+    weight[A_SEND] = w.on[F_lag] ? 3 : 0;
+    for (int t = 0; t < PG_TABLES; t++)
+        weight[A_ADD] |= w.pg.hidden[t];
+    weight[A_UNPUBLISH] = up && w.on[F_unpublish] && !below(8) ? 1 : 0;
     weight[A_LOOK] = 4;
     weight[A_CLOCK] = w.on[F_clock] && !below(8) ? 1 : 0;
     weight[A_NOTHING] = 2;
@@ -866,6 +871,20 @@ static void step(void)
         if (pg->cut && chance(1, 2))
             pg->boot++; /* and the connections are gone */
         pg->cut = !pg->cut;
+        break;
+    case A_SEND:
+        if (pg->sent_max < pg->flushed)
+            pg->sent_max += chance(1, 2) ? pg->flushed - pg->sent_max : 1 + (uint32_t)below(pg->flushed - pg->sent_max);
+        break;
+    case A_ADD:
+        for (int t = 0; t < PG_TABLES; t++)
+            w.c->tables_added += pg->hidden[t];
+        memset(pg->hidden, 0, sizeof pg->hidden);
+        break;
+    case A_UNPUBLISH:
+        w.c->unpublished++;
+        break_continuity(); /* until the next look the mirror lacks what is not sent */
+        pgmodel_publish(pg, (uint32_t)below(PG_TABLES), false);
         break;
     case A_LOOK:
         look_at_mirrors();
@@ -1028,6 +1047,11 @@ static void check_log(void)
                 in_tx = 0;
                 next_rec = epoch == tail.epoch ? pg_rec_at(w.pg.slot.created) : 0;
             }
+            if (c->op == TR_OP_SNAPSHOT_BEGIN) {
+                if (c->version <= version)
+                    fail("offset %" PRIu64 ": version %" PRIu64 " does not rise", f[i].offset, c->version);
+                version = c->version;
+            }
             if (tr_op_opens_tx(c->op)) {
                 if (c->ordinal != in_tx && c->op != TR_OP_HEARTBEAT)
                     fail("offset %" PRIu64 ": ordinal %u where %u comes next", f[i].offset, c->ordinal, in_tx);
@@ -1095,6 +1119,7 @@ static void make_world(uint64_t seed, uint32_t steps, const bool *without)
         w.on[i] = chance(1, 2);
     for (int i = F_slot_loss; i <= F_failover; i++)
         w.on[i] = chance(1, 8);
+    w.on[F_unpublish] = chance(1, 8);
     w.on[F_disk_faults] = chance(1, 4);
     w.on[F_tailrace_crashes] = chance(7, 8);
     for (int i = 0; i < FEATURES_COUNT; i++)
@@ -1118,6 +1143,10 @@ static void make_world(uint64_t seed, uint32_t steps, const bool *without)
     w.workers = 1 + (uint32_t)below(3);
     w.tables_max = 1 + (uint32_t)below(2);
     w.segment_bytes = (8 + below(24)) << 10;
+    w.pg.sent_max = w.on[F_lag] ? 0 : UINT32_MAX;
+    w.pg.hidden[PG_TABLES - 1] = w.on[F_add_table];
+    w.crash_bias = 1 + (uint32_t)below(3);
+    w.point = chance(1, 2) ? points[below(TR_ARRAY_LEN(points))] : NULL;
     w.move_bias = (uint32_t)below(5);
     w.spread = (uint32_t)below(2);
     begin_past();
@@ -1140,6 +1169,8 @@ static void run_seed(uint64_t seed, uint32_t steps, const bool *without)
     w.pg.up = true;
     w.pg.cut = false;
     w.pg.with_async = w.pg.with_hang = false;
+    w.pg.sent_max = UINT32_MAX;
+    memset(w.pg.hidden, 0, sizeof w.pg.hidden);
     end_transactions();
     char why[256];
     for (int again = 0;; again++) { /* a new snapshot may begin even now */
@@ -1258,9 +1289,9 @@ static void print_counts(void)
 #undef X
     const struct pg_counts *p = &s.pg;
     printf("\nsource: transactions %" PRIu64 " commits %" PRIu64 " aborts %" PRIu64 " savepoints_rolled_back %" PRIu64 " moves %" PRIu64 " truncates %" PRIu64 " unique_waits %" PRIu64 " crashes %" PRIu64
-           " async_undone %" PRIu64 " streamed_before_visible %" PRIu64 " streamed_open %" PRIu64 " streamed_aborts %" PRIu64 " heartbeats %" PRIu64 " failovers %" PRIu64 " slots_lost %" PRIu64 "\n",
+           " async_undone %" PRIu64 " streamed_before_visible %" PRIu64 " streamed_open %" PRIu64 " streamed_aborts %" PRIu64 " heartbeats %" PRIu64 " failovers %" PRIu64 " slots_lost %" PRIu64 " removed_from_publication %" PRIu64 "\n",
            p->tx, p->commits, p->aborts, p->sub_aborts, p->moves, p->truncates, p->unique_waits, p->crashes, p->async_undone, p->hung_streamed, p->streamed, p->streamed_aborted, p->beats,
-           p->failovers, p->slots_lost);
+           p->failovers, p->slots_lost, p->removals);
     printf("snapshot: chunks %" PRIu64 " (replica %" PRIu64 ") fence_waits %" PRIu64 " fills %" PRIu64 " (empty %" PRIu64 ") tables_added %" PRIu64 "\n", p->chunks, p->replica_chunks, p->fence_waits,
            p->fills, p->empty_fills, p->adds);
 }
