@@ -119,7 +119,7 @@ def main():
     p.add_argument("--seeds", type=int, default=4000)
     p.add_argument("--find", action="store_true")
     p.add_argument("names", nargs="*")
-    args = p.parse_args()
+    args = p.parse_intermixed_args()
     build = args.build.resolve()
     mutants = [Mutant(x) for x in sorted((HERE / "mutants").glob("*.mutant")) if not args.names or x.stem in args.names]
     commands, link = compile_commands(build), link_command(build)
