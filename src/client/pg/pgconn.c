@@ -8,9 +8,11 @@
 #include "clock.h"
 #include "oslog.h"
 
-/* Everything that decides how a value is printed. search_path: type names come out qualified unless they are the system's. */
+/* Everything that decides how a value is printed and read. search_path: type names come out qualified unless they are the system's. row_security: a
+ * policy on rows is an error, never a snapshot that lacks the rows which the stream has. */
 static const char pinned[] = "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=3 -c bytea_output=hex "
-                             "-c search_path=pg_catalog -c client_min_messages=warning -c standard_conforming_strings=on -c xmloption=content";
+                             "-c search_path=pg_catalog -c client_min_messages=warning -c standard_conforming_strings=on -c xmloption=content "
+                             "-c lc_monetary=C -c array_nulls=on -c quote_all_identifiers=off -c row_security=off";
 
 void tr_pgconn_init(struct tr_pgconn *c, const char *what)
 {
