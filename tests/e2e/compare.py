@@ -35,6 +35,8 @@ def literal(text):
 
 class Table:
     def __init__(self, full, columns):
+        # what inherits from it is a table of its own, what is a partition of it is not
+        self.source = f"{'' if columns[0][3] else 'ONLY '}{'.'.join(quote(part) for part in full.split('.', 1))}"
         self.ns, self.name = full.split(".", 1)
         self.columns = [c[0] for c in columns]
         self.types = [c[1] for c in columns]  # a domain counts as what it is over
@@ -46,8 +48,8 @@ def tables(dsn, names):
     values = ", ".join(f"({n}, {literal('.'.join(quote(part) for part in full.split('.', 1)))}::regclass)" for n, full in enumerate(names))
     rows = psql(dsn, f"""{SETTINGS}
         SELECT json_build_array(t.n, a.attname, format_type((WITH RECURSIVE d AS (SELECT a.atttypid AS oid UNION ALL SELECT t.typbasetype FROM d JOIN pg_type t ON t.oid = d.oid
-            AND t.typtype = 'd') SELECT d.oid FROM d JOIN pg_type t ON t.oid = d.oid AND t.typtype <> 'd'), NULL), coalesce(a.attnum = ANY (i.indkey::int2[]), false))
-        FROM (VALUES {values}) t(n, rel) JOIN pg_attribute a ON a.attrelid = t.rel LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
+            AND t.typtype = 'd') SELECT d.oid FROM d JOIN pg_type t ON t.oid = d.oid AND t.typtype <> 'd'), NULL), coalesce(a.attnum = ANY (i.indkey::int2[]), false), c.relkind = 'p')
+        FROM (VALUES {values}) t(n, rel) JOIN pg_class c ON c.oid = t.rel JOIN pg_attribute a ON a.attrelid = t.rel LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
         WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY t.n, a.attnum""")
     columns = [[] for _ in names]
     for n, *c in map(json.loads, rows.splitlines()):
@@ -146,7 +148,7 @@ def main():
     bad = 0
     print(f"{'table':<32} {'rows':>9}  {'mirror':<10} {'lost':>6} {'wrong':>6} {'extra':>6}")
     for full, t in zip(o.tables, tables(o.source, o.tables)):
-        source = export_pg(o.source, t, f"{quote(t.ns)}.{quote(t.name)}")
+        source = export_pg(o.source, t, t.source)
         suffix = "_changelog" if full in no_key else "" if full in hard else "_live"
         sides = []
         if o.sqlite:
