@@ -262,7 +262,7 @@ static int set_keys(struct capture_chain *h, struct tr_cap_table *t, struct tr_c
     if (rc < 0) {
         if (err)
             err->rc = TR_FATAL;
-        return TR_FATAL; /* ALTER TABLE … REPLICA IDENTITY FULL is the cure; see docs/lessons.md 19 */
+        return TR_FATAL; /* PostgreSQL sends a key that is stored out of line as the old one: docs/lessons.md 19 */
     }
     c->key = tr_buf_slice(&h->key);
     if (c->op != TR_OP_UPDATE || lean || !c->before.n)

@@ -35,3 +35,22 @@ tt_equal $tables
 "$TAILRACE" log cat -c "$TT_YAML" >"$TR_TMP/log.json"
 types judge --sqlite "$TT_LITE_FILE" --postgres "$TT_MIRROR" --log "$TR_TMP/log.json" --page "$TR_SOURCE_ROOT/docs/types.md" "${@:2}"
 tt_stop
+
+tr_step 'a value that a sink cannot hold is refused by table and column'
+tr_psql src -c "create database latin encoding sql_ascii template template0" -c 'create database latin_mirror'
+mv "$TR_TMP/state" "$TR_TMP/state-before"
+TT_SHOP=${TT_SHOP/dbname=shop/dbname=latin}
+TT_MIRROR=${TT_MIRROR/dbname=mirror/dbname=latin_mirror}
+TT_SOURCE='  slot: latin'
+TT_LITE_FILE=$TR_TMP/latin.db
+tt_sql 'create table marker (id int primary key)' 'create table late (id int primary key, fine text, bad text)' 'create table early (id int primary key, bad text)' "insert into early values (1, E'\\xe9')"
+tt_config
+tt_run
+tt_live public.late
+tt_waits public.early 'paused.*column bad of table early.*invalid byte sequence'
+tt_sql "insert into late values (1, 'x', 'y')"
+tt_mark
+tt_sql "update late set bad = E'\\xe9'"
+tt_waits public.late 'paused.*column bad of table late.*invalid byte sequence'
+tr_equal 'the bytes in SQLite' 'E9|E9' "$(tt_lite "select (select hex(bad) from late_live) || '|' || (select hex(bad) from early_live)")"
+tt_stop

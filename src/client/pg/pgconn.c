@@ -89,6 +89,24 @@ static void one_line(char *to, size_t cap, const char *from)
     to[n] = 0;
 }
 
+/* What stands in quotes in a message about data is the data. */
+static void without_values(char *text)
+{
+    char *to = text;
+    bool in = false;
+    for (const char *p = text; *p; p++) {
+        if (*p == '"' && !(in && p[1] == '"')) {
+            in = !in;
+            *to++ = '"';
+        } else if (!in) {
+            *to++ = *p;
+        } else if (*p == '"') {
+            p++;
+        }
+    }
+    *to = 0;
+}
+
 int tr_pg_error(struct tr_pgconn *c, const PGresult *res, const char *doing, struct tr_err *err)
 {
     char text[384], state[6] = "";
@@ -97,6 +115,8 @@ int tr_pg_error(struct tr_pgconn *c, const PGresult *res, const char *doing, str
     if (st)
         snprintf(state, sizeof state, "%s", st);
     one_line(text, sizeof text, primary ? primary : c->pg ? PQerrorMessage(c->pg) : "not connected");
+    if (!strncmp(state, "22", 2) && strcmp(state, "22021") != 0) /* that one quotes the name of an encoding */
+        without_values(text);
     uint8_t blame = TR_BLAME_ENDPOINT;
     int rc = tr_pg_classify(state, &blame);
     tr_err_set(err, rc, TR_DOM_PG, "%s: %s: %s", c->what, doing, *text ? text : "the connection was closed");
