@@ -115,7 +115,7 @@ int tr_pg_error(struct tr_pgconn *c, const PGresult *res, const char *doing, str
     if (st)
         snprintf(state, sizeof state, "%s", st);
     one_line(text, sizeof text, primary ? primary : c->pg ? PQerrorMessage(c->pg) : "not connected");
-    if (!strncmp(state, "22", 2) && strcmp(state, "22021") != 0) /* that one quotes the name of an encoding */
+    if (!strncmp(state, "22", 2) && strcmp(state, "22021") != 0 && strcmp(state, "22P05") != 0) /* those quote names of encodings */
         without_values(text);
     uint8_t blame = TR_BLAME_ENDPOINT;
     int rc = tr_pg_classify(state, &blame);

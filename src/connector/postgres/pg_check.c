@@ -55,7 +55,7 @@ static int check_server(struct doctor *d)
                    " current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_replication_slots), (SELECT count(*) FROM pg_stat_replication),"
                    " current_setting('max_slot_wal_keep_size'), pg_is_in_recovery(), (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user),"
                    " has_database_privilege(current_database(), 'CREATE'), (extract(epoch FROM clock_timestamp()) * 1e6)::bigint, current_user,"
-                   " current_setting('max_prepared_transactions')::int, current_setting('server_version_num')::int",
+                   " current_setting('max_prepared_transactions')::int, current_setting('server_version_num')::int, current_setting('server_encoding')",
                    0, NULL, &r);
     if (rc < 0)
         return rc;
@@ -66,6 +66,8 @@ static int check_server(struct doctor *d)
         say(d, TR_FINDING_WARN, "server_version", "server", "PostgreSQL %s is known to fail decoding large workloads with 'invalid memory alloc request size' => update to the next minor release", ver);
     else
         say(d, TR_FINDING_OK, "server_version", "server", "PostgreSQL %s", ver);
+    if (!strcmp(tr_pg_val(r, 0, 14), "SQL_ASCII"))
+        say(d, TR_FINDING_WARN, "encoding", "server", "the database is SQL_ASCII: PostgreSQL refuses to send text of it that is not UTF-8, and capture would stand at the first => make sure that it holds UTF-8 only, or move it to a database with an encoding");
     if (strcmp(tr_pg_val(r, 0, 1), "logical") != 0)
         say(d, TR_FINDING_ERROR, "wal_level", "server", "wal_level is %s => ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL", tr_pg_val(r, 0, 1));
     else
