@@ -160,7 +160,10 @@ static int begin_snapshot(struct apply_chain *h, struct ap_table *t, const struc
     if (refused)
         forget_targets(h, t);
     log_table(TR_OSLOG_INFO, h, t, "loading its snapshot");
-    return catch_up(h, t, TR_ST_LOADING, err);
+    int rc = catch_up(h, t, TR_ST_LOADING, err);
+    atomic_store(&h->ap->hurry, true); /* see may_join */
+    tr_apply_wake(h->ap);
+    return rc;
 }
 
 /* ---- rows ---- */
@@ -368,10 +371,23 @@ static int row(struct apply_chain *h, const struct tr_payloads *in, const struct
 
 /* ---- joining ---- */
 
+/* A shadow holds what the table was only from its snapshot's end on: before, rows are in it that were read later, and key updates that the main
+ * lane, which may have begun behind the catch-up, would put without their FILL. */
+static bool may_join(const struct apply_chain *h, const struct ap_catchup *c)
+{
+    if (!c || c->finished || c->phase != 1)
+        return false;
+    if (c->relive)
+        return true;
+    /* The store must know of this build before the sink has it: a crash right after the swap would else have it built once more, and a second
+     * one would leave the first, which nobody has fed since, for the finished one. */
+    return atomic_load(&c->table->stored) == c->snapshot_id && h->main_next > c->end;
+}
+
 static bool can_join(const struct apply_chain *h, const struct ap_table *t)
 {
     const struct ap_catchup *c = t->catchup;
-    return c && !c->finished && c->phase == 1 && !c->turn && !h->tx_open && c->consumed >= h->main_next;
+    return may_join(h, c) && !c->turn && !h->tx_open && c->consumed >= h->main_next;
 }
 
 /* 0 when no table is joining any more; NOT_READY while one is. */
@@ -462,7 +478,7 @@ static int look_around(struct apply_chain *h, bool *ret_hold, struct tr_err *err
                 resume = t;
             if (can_join(h, t))
                 join = t;
-            else if (t->catchup && t->catchup->phase == 1 && !t->catchup->finished && t->catchup->consumed + HOLD_WITHIN >= h->main_next)
+            else if (may_join(h, t->catchup) && t->catchup->consumed + HOLD_WITHIN >= h->main_next)
                 *ret_hold = true;
         }
         if (resume && !rejected)
@@ -549,10 +565,12 @@ static int catchup_frame(struct apply_chain *h, const struct tr_payloads *in, co
     const struct tr_frame *f = p->meta;
     if (c->finished)
         return TR_OK;
-    if (c->phase == 1 && f->offset >= h->main_next) {
-        /* all that the main lane has had is here: join before anything newer of this table */
-        c->consumed = f->offset;
-        h->joining = c->table;
+    if (c->phase == 1 && f->offset >= h->main_next && (c->relive || f->offset > c->end)) {
+        /* all that the main lane has had is here: join before anything newer of this table, or wait until the main lane has come so far */
+        if (may_join(h, c)) {
+            c->consumed = f->offset;
+            h->joining = c->table;
+        }
         return TR_NOT_READY;
     }
     rc = row(h, in, f, c->table, c, p->position, err);

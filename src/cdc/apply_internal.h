@@ -79,6 +79,7 @@ struct ap_table {
     bool resume;                  /* an operator wants it to go on */
     bool history_lost;            /* its changelog alarm is raised */
     _Atomic(bool) rejected;       /* rec says PAUSED; the chain has yet to follow */
+    _Atomic(uint64_t) stored;     /* snapshot_id of the record in the control store */
 };
 
 struct ap_beat {                  /* a heartbeat on its way through */
@@ -107,6 +108,7 @@ struct tr_apply_run {
     uint32_t beat_head, beat_n;
     struct tr_apply_lag lag;      /* shared */
     _Atomic(bool) poked;          /* the chain is to look around */
+    _Atomic(bool) hurry;          /* a table waits for its record to be stored */
 
     /* controller */
     uint64_t start_offset;        /* next offset to apply, as of the control store at start */

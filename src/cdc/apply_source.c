@@ -14,6 +14,7 @@
 #include "failpoint.h"
 
 enum { FRAMES_MAX = 1024 };
+#define HURRIED (100 * TR_NS_PER_MS)
 
 static struct tr_apply_run *of(struct tr_source *s)
 {
@@ -81,8 +82,8 @@ static const struct tr_lane_ops main_ops = {main_poll, main_arm, tend, pause_lan
 int tr_apply_main_lane_init(struct tr_apply_run *ap, struct tr_err *err)
 {
     ap->main_lane = (struct tr_lane){.ops = &main_ops, .id = AP_MAIN_LANE, .epoch = 1};
-    ap->frames = tr_calloc(FRAMES_MAX, sizeof *ap->frames);
-    ap->v = tr_calloc(FRAMES_MAX, sizeof *ap->v);
+    ap->frames = tr_malloc(FRAMES_MAX * sizeof *ap->frames);
+    ap->v = tr_malloc(FRAMES_MAX * sizeof *ap->v);
     if (!ap->frames || !ap->v)
         return tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for sink %s", ap->cfg.name);
     return ap->cfg.log->ops->reader_new(ap->cfg.log, 0, ap->start_offset, &ap->reader, err);
@@ -287,8 +288,8 @@ int tr_apply_catchup_new(struct tr_apply_run *ap, struct ap_table *t, struct ap_
     c->ap = ap;
     c->table = t;
     tr_map_init(&c->fills);
-    c->frames = tr_calloc(FRAMES_MAX, sizeof *c->frames);
-    c->v = tr_calloc(FRAMES_MAX, sizeof *c->v);
+    c->frames = tr_malloc(FRAMES_MAX * sizeof *c->frames);
+    c->v = tr_malloc(FRAMES_MAX * sizeof *c->v);
     set_out(c, &r);
     int rc = c->frames && c->v ? tr_apply_pin(ap, t, TR_MIN(c->relive ? UINT64_MAX : c->begin, c->change_from), err)
                                : tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for table %s", t->name);
@@ -369,12 +370,20 @@ static struct tr_ctl_sink_table as_of(const struct tr_ctl_sink_table *r, uint64_
     return v;
 }
 
+/* When the next record is due. */
+static int64_t record_at(const struct tr_apply_run *ap)
+{
+    int64_t every = ap->cfg.pipeline.commit_interval_ns;
+    return ap->last_record_ns + (atomic_load(&ap->hurry) ? TR_MIN(every, HURRIED) : every);
+}
+
 static int record(struct tr_apply_run *ap, bool now_please, struct tr_err *err)
 {
     int64_t now = tr_now_ns();
-    if (!now_please && now - ap->last_record_ns < ap->cfg.pipeline.commit_interval_ns)
+    if (!now_please && now < record_at(ap))
         return TR_OK;
     ap->last_record_ns = now;
+    atomic_store(&ap->hurry, false);
     struct tr_ctl_sink_table *v = NULL;
     uint32_t n = 0;
     tr_mutex_lock(&ap->lock);
@@ -397,18 +406,20 @@ static int record(struct tr_apply_run *ap, bool now_please, struct tr_err *err)
         struct tr_ctl_offset o = {.sink = ap->cfg.name, .partition = 0, .offset = ap->pending, .tables = v, .n_tables = n};
         rc = ap->cfg.control->ops->offset_commit(ap->cfg.control, &o, err);
     }
-    if (rc >= 0) {
+    if (rc >= 0)
         ap->recorded = ap->pending;
-    } else {
-        tr_mutex_lock(&ap->lock);
-        for (uint32_t i = 0; i < n; i++) {
-            struct ap_table *t = tr_u64map_get_ptr(&ap->tables, v[i].table_id);
-            if (t)
-                t->dirty = true;
-        }
-        tr_mutex_unlock(&ap->lock);
+    tr_mutex_lock(&ap->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        struct ap_table *t = tr_u64map_get_ptr(&ap->tables, v[i].table_id);
+        if (t && rc < 0)
+            t->dirty = true;
+        else if (t && v[i].snapshot_id > atomic_exchange(&t->stored, v[i].snapshot_id))
+            atomic_store(&ap->poked, true); /* it may join now */
     }
+    tr_mutex_unlock(&ap->lock);
     tr_free(v);
+    if (atomic_load(&ap->poked))
+        tr_apply_wake(ap);
     return rc;
 }
 
@@ -447,7 +458,7 @@ static int arm(struct tr_source *s, struct tr_waker *w, struct tr_wait *ret)
     tr_mutex_lock(&ap->lock);
     ap->controller = w;
     tr_mutex_unlock(&ap->lock);
-    *ret = (struct tr_wait){.fd = -1, .deadline_ns = ap->last_record_ns + ap->cfg.pipeline.commit_interval_ns};
+    *ret = (struct tr_wait){.fd = -1, .deadline_ns = record_at(ap)};
     return 0;
 }
 

@@ -170,7 +170,8 @@ static int read_chunk(struct snap_worker *w, struct snap_task *t, struct runs *r
         if (rc != TR_NOT_READY)
             break;
         wait_visibly(w, t, err->msg);
-        rc = TR_OK;
+        uint64_t insert, flush; /* asked so that a crash of the primary is met: it may have taken the fence's id back, and none so high may ever come on an idle server */
+        rc = w->primary->ops->position(w->primary, in(CALL_NS), &insert, &flush, err);
     }
     uint32_t in_run = 0;
     while (rc >= 0) {

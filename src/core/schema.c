@@ -14,6 +14,7 @@
 
 enum { SCHEMA_FORMAT = 1 };
 enum { COL_NOT_NULL = 1, COL_GENERATED = 2, COL_HAS_FILL = 4, COL_HAS_DEFAULT = 8 };
+enum { COL_BYTES_MIN = 9 }; /* two empty strings, type, flags, five numbers */
 
 const char *tr_type_name(uint8_t type)
 {
@@ -270,7 +271,7 @@ static const char *take_str(struct tr_cur *c, char **at)
     return p;
 }
 
-static int decode_into(struct tr_slice bytes, struct tr_column *cols, char *scratch, struct tr_schema **ret, struct tr_err *err)
+static int decode_into(struct tr_slice bytes, struct tr_column *cols, size_t cap, char *scratch, struct tr_schema **ret, struct tr_err *err)
 {
     struct tr_cur c = tr_cur_of(bytes);
     struct tr_schema_def d = {.columns = cols};
@@ -283,10 +284,11 @@ static int decode_into(struct tr_slice bytes, struct tr_column *cols, char *scra
     d.no_key_reason = take_str(&c, &scratch);
     d.full_identity = tr_cur_u8(&c) != 0;
     uint64_t n = tr_cur_varint(&c);
-    if (n > TR_COLUMNS_MAX)
+    if (n > cap)
         tr_cur_fail(&c);
     for (uint64_t i = 0; i < n && tr_cur_ok(&c); i++) {
         struct tr_column *k = &cols[i];
+        memset(k, 0, sizeof *k);
         k->name = take_str(&c, &scratch);
         k->source_type = take_str(&c, &scratch);
         k->type = tr_cur_u8(&c);
@@ -310,9 +312,10 @@ static int decode_into(struct tr_slice bytes, struct tr_column *cols, char *scra
 int tr_schema_decode(struct tr_slice bytes, struct tr_schema **ret, struct tr_err *err)
 {
     /* a string of n bytes takes n + 1 in scratch and at least n + 1 in the input */
-    struct tr_column *cols = tr_calloc(TR_COLUMNS_MAX, sizeof *cols);
+    size_t cap = TR_MIN(bytes.n / COL_BYTES_MIN, (size_t)TR_COLUMNS_MAX);
+    struct tr_column *cols = tr_malloc(cap * sizeof *cols + 1);
     char *scratch = tr_malloc(bytes.n + 1);
-    int rc = cols && scratch ? decode_into(bytes, cols, scratch, ret, err)
+    int rc = cols && scratch ? decode_into(bytes, cols, cap, scratch, ret, err)
                              : tr_err_set(err, TR_NOMEM, TR_DOM_CODEC, "no memory to decode a schema definition");
     tr_free(cols);
     tr_free(scratch);

@@ -204,6 +204,11 @@ static void merge(const struct kept *old, struct kept *k)
         }
 }
 
+static bool is_tombstone(const struct kept *k, struct tr_slice key)
+{
+    return k->r.op == TR_OP_DELETE || k->r.op == TR_OP_TRUNCATE || ((k->r.flags & TR_CHG_MOVED) && tr_slice_eq(key, k->r.old_key));
+}
+
 static struct kept *state_get(struct tr_mem_sink *s, const struct tr_mem_row *r, struct tr_slice key)
 {
     struct tr_buf b = {0};
@@ -217,11 +222,27 @@ static void state_put(struct tr_mem_sink *s, struct kept *k, struct tr_slice key
 {
     struct tr_buf b = {0};
     struct kept *old = state_get(s, &k->r, key);
-    if (old && (s->def.caps & TR_CAP_MONOTONIC) && old->r.version > k->r.version)
+    if (old && (s->def.caps & TR_CAP_MONOTONIC) && old->r.version >= k->r.version) /* the same again: what it was completed from may be another by now */
         return;
     TR_ASSERT(state_key(&b, &k->r, key) >= 0);
     TR_ASSERT(tr_map_put(&s->state, tr_buf_slice(&b), k, NULL) >= 0);
     tr_buf_done(&b);
+}
+
+/* All rows below its version are tombstones of it from now on. */
+static void truncate_state(struct tr_mem_sink *s, struct kept *k)
+{
+    struct tr_map old = s->state;
+    size_t it = 0;
+    struct tr_slice key;
+    void *val;
+    tr_map_init(&s->state);
+    while (tr_map_next(&old, &it, &key, &val)) {
+        struct kept *was = val;
+        bool gone = was->r.table_id == k->r.table_id && (enum tr_target_variant)key.p[4] == k->r.variant && was->r.version < k->r.version;
+        TR_ASSERT(tr_map_put(&s->state, key, gone ? k : was, NULL) >= 0);
+    }
+    tr_map_done(&old);
 }
 
 static void apply_row(struct tr_mem_sink *s, const struct tr_target *t, struct tr_slice bytes)
@@ -236,12 +257,18 @@ static void apply_row(struct tr_mem_sink *s, const struct tr_target *t, struct t
         TR_ASSERT(s->rows != NULL);
     }
     s->rows[s->n_rows++] = k;
-    struct kept *base = s->def.caps & TR_CAP_MERGE_COLUMNS ? state_get(s, &k->r, k->r.flags & TR_CHG_MOVED ? k->r.old_key : k->r.key) : NULL;
-    if (base)
+    if (k->r.op == TR_OP_TRUNCATE) {
+        truncate_state(s, k);
+        return;
+    }
+    struct tr_slice from = k->r.flags & TR_CHG_MOVED ? k->r.old_key : k->r.key;
+    struct kept *base = s->def.caps & TR_CAP_MERGE_COLUMNS ? state_get(s, &k->r, from) : NULL;
+    if (base && !is_tombstone(base, from)) /* what a tombstone holds is nobody's value any more */
         merge(base, k);
     if (k->r.flags & TR_CHG_MOVED)
         state_put(s, k, k->r.old_key);
-    state_put(s, k, k->r.key);
+    if (!(k->r.flags & TR_CHG_NO_UPSERT))
+        state_put(s, k, k->r.key);
 }
 
 static void apply_part(struct tr_mem_sink *s, const struct tr_part *p)
@@ -590,10 +617,11 @@ static void keep_state(struct tr_mem_sink *s, uint32_t table_id, enum tr_target_
     tr_map_init(&s->state);
     while (tr_map_next(&old, &it, &key, &val)) {
         struct kept *k = val;
-        if (k->r.table_id == table_id && k->r.variant == goes)
+        enum tr_target_variant is = (enum tr_target_variant)key.p[4]; /* not the row's own: that of a key update stands under two keys */
+        if (k->r.table_id == table_id && is == goes)
             continue;
-        if (k->r.table_id == table_id && k->r.variant == from)
-            k->r.variant = goes;
+        if (k->r.table_id == table_id)
+            k->r.variant = is == from ? goes : is;
         struct tr_buf b = {0};
         TR_ASSERT(state_key(&b, &k->r, tr_slice_sub(key, 5, key.n)) >= 0 && tr_map_put(&s->state, tr_buf_slice(&b), k, NULL) >= 0);
         tr_buf_done(&b);
@@ -655,15 +683,17 @@ static int bind(struct tr_sink *spi, const struct tr_schema *schema, enum tr_tar
 static int swap(struct tr_sink *spi, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
 {
     struct tr_mem_sink *s = sink_of(spi);
-    uint64_t built = 0;
+    uint64_t built = 0, shadow = 0;
     (void)deadline_ns;
     (void)err;
     tr_mutex_lock(&s->lock);
     s->stats.swaps++;
     tr_u64map_find(&s->built, schema->table_id, &built);
-    if (built != snapshot_id) {
+    tr_u64map_find(&s->shadow, schema->table_id, &shadow);
+    if (built != snapshot_id || shadow == snapshot_id) { /* made again after a crash, it is ahead of the mirror */
         keep_state(s, schema->table_id, TR_TARGET_SHADOW, TR_TARGET_MIRROR);
         TR_ASSERT(tr_u64map_put(&s->built, schema->table_id, snapshot_id) >= 0);
+        tr_u64map_del(&s->shadow, schema->table_id, NULL);
     }
     tr_mutex_unlock(&s->lock);
     return TR_OK;
@@ -797,10 +827,8 @@ void tr_mem_read_back(struct tr_mem_sink *s, uint32_t table_id, enum tr_target_v
         if (kept->r.table_id != table_id || kept->r.variant != variant)
             continue;
         struct tr_slice key = tr_slice_sub(k, 5, k.n);
-        /* A key update owns two versions: the tombstone of the old key, then the new row. */
-        bool old_half = (kept->r.flags & TR_CHG_MOVED) && tr_slice_eq(key, kept->r.old_key);
-        bool new_half = (kept->r.flags & TR_CHG_MOVED) && !old_half;
-        cb(arg, key, kept->r.version + new_half, old_half || kept->r.op == TR_OP_DELETE, &kept->r.row);
+        bool dead = is_tombstone(kept, key);
+        cb(arg, key, kept->r.version + ((kept->r.flags & TR_CHG_MOVED) && !dead), dead, &kept->r.row); /* a key update owns two versions: the tombstone's, then the new row's */
     }
     tr_mutex_unlock(&s->lock);
 }

@@ -10,7 +10,7 @@
  * Sink. Rows are encoded as
  *   row = u32 length, u8 op, u16 flags, u64 version, u32 n, key, u32 n, old key, image (codec/rowimage.h of `after`; else of `before`)
  * and decoded when they are applied. Two things are kept: the sequence of all rows applied, and the state by key, which keeps the
- * higher version (as MONOTONIC promises; without that capability the later row wins). A write consults the script: one outcome per
+ * higher version (as MONOTONIC promises; without that capability the later row wins); TRUNCATE makes a tombstone of every row below its version. A write consults the script: one outcome per
  * write, in order; without script it succeeds.
  */
 #ifndef TR_MEMORY_H

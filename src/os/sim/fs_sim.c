@@ -801,6 +801,18 @@ tr_fs_sim_crash(struct tr_fs *fs)
 	tr_mutex_unlock(&s->lock);
 }
 
+void
+tr_fs_sim_kill(struct tr_fs *fs)
+{
+	struct sim *s = sim_of(fs);
+
+	tr_mutex_lock(&s->lock);
+	s->crashes++;
+	TR_LIST_EACH(i, &s->inodes)
+		tr_container_of(i, struct inode, link)->locked = false;
+	tr_mutex_unlock(&s->lock);
+}
+
 /* ---- controls ---- */
 
 void

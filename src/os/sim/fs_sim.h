@@ -26,6 +26,7 @@ struct tr_fs *tr_fs_sim_new(uint64_t seed); /* NULL without memory */
 struct tr_fs *tr_fs_sim_free(struct tr_fs *fs);
 
 void tr_fs_sim_crash(struct tr_fs *fs);
+void tr_fs_sim_kill(struct tr_fs *fs); /* only the process dies: what it wrote stays, what it had open or locked is its no more */
 /* Bytes that all files together may hold; writes beyond get ENOSPC after what still fits. UINT64_MAX: no bound. */
 void tr_fs_sim_set_full(struct tr_fs *fs, uint64_t bytes);
 /* Reads and writes do a random part of what was asked, or are interrupted. */
