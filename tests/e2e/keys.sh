@@ -206,6 +206,11 @@ tr_wait_until 40 '[ "$(tt_frames SNAPSHOT_END public.p_sub)" = 2 ]' || tr_fail '
 tt_live $right
 tt_equal $right
 tt_sql 'delete from p_sub' "insert into p_sub select g, g, repeat('v', 3000), 1 + g % 2 from generate_series(1, 8) g"
+tr_step 'a table that others inherit from comes in later'
+tt_sql 'create table h_late (id int primary key, v text)' 'create table h_heir () inherits (h_late)' "insert into h_heir values (1, 'h'), (1, 'i')" "insert into h_late values (1, 'p')"
+tr_wait_until 30 'tt_sql "update h_heir set v = v" && tt_is_live public.h_late' || tr_fail 'being captured makes a statement fail at the source'
+tt_sql 'update h_heir set v = v' || tr_fail 'being captured makes a statement fail at the source'
+right+=' public.h_late'
 tr_step 'identities that change while it runs'
 tt_sql 'alter table i_default replica identity full' 'alter table i_full replica identity default' 'alter table p_plain_1 replica identity full' 'alter table p_all_full_2 replica identity default'
 tt_sql <"$TR_TMP/changes.sql"
