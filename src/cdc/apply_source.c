@@ -380,9 +380,13 @@ static int64_t record_at(const struct tr_apply_run *ap)
 static int record(struct tr_apply_run *ap, bool now_please, struct tr_err *err)
 {
     int64_t now = tr_now_ns();
-    if (!now_please && now < record_at(ap))
-        return TR_OK;
+    if (!now_please && now < record_at(ap)) {
+        if (ap->record_trouble.rc < 0)
+            *err = ap->record_trouble;
+        return ap->record_trouble.rc;
+    }
     ap->last_record_ns = now;
+    ap->record_trouble.rc = TR_OK;
     atomic_store(&ap->hurry, false);
     struct tr_ctl_sink_table *v = NULL;
     uint32_t n = 0;
@@ -406,8 +410,12 @@ static int record(struct tr_apply_run *ap, bool now_please, struct tr_err *err)
         struct tr_ctl_offset o = {.sink = ap->cfg.name, .partition = 0, .offset = ap->pending, .tables = v, .n_tables = n};
         rc = ap->cfg.control->ops->offset_commit(ap->cfg.control, &o, err);
     }
-    if (rc >= 0)
+    if (rc >= 0) {
         ap->recorded = ap->pending;
+    } else {
+        ap->record_trouble = *err;
+        ap->record_trouble.rc = rc;
+    }
     tr_mutex_lock(&ap->lock);
     for (uint32_t i = 0; i < n; i++) {
         struct ap_table *t = tr_u64map_get_ptr(&ap->tables, v[i].table_id);
@@ -449,7 +457,7 @@ static int poll_event(struct tr_source *s, struct tr_event *ret, struct tr_err *
         return TR_OK;
     }
     int rc = record(ap, false, err);
-    return rc < 0 && rc != TR_RETRY ? rc : TR_AGAIN;
+    return rc < 0 ? rc : TR_AGAIN;
 }
 
 static int arm(struct tr_source *s, struct tr_waker *w, struct tr_wait *ret)
@@ -500,7 +508,8 @@ static int commit(struct tr_source *s, const struct tr_watermark *v, size_t n, i
             ap->pending = (uint64_t)v[i].upto + 1;
     }
     note_beats(ap);
-    return record(ap, sync_deadline_ns != 0, err);
+    int rc = record(ap, sync_deadline_ns != 0, err);
+    return rc == TR_RETRY && !sync_deadline_ns ? TR_OK : rc; /* noted, and told by poll_event */
 }
 
 static void close_source(struct tr_source *s, int64_t deadline_ns)

@@ -5,6 +5,7 @@
  * Committing lane 0. The position is written to the control store, together with the log's durable offset, *before* the stream may
  * confirm it to the server. That write is a disk sync, so it is done at most every CONFIRM_EVERY (and at once when asked to be synchronous).
  * While a table that was met under another name is not noted in the control store nothing is recorded: after a crash it is met again.
+ * That recording fails is told by poll_event, again and again until it works: a commit mostly only notes what is to be recorded.
  * Committing lane 1 tells the snapshot which of its runs are durable.
  */
 #include <stdlib.h>
@@ -52,6 +53,7 @@ struct capture_source {
     bool snap_assigned;
     uint64_t pending, recorded;   /* lane 0: highest watermark, and what the control store has */
     int64_t last_record_ns;
+    struct tr_err trouble;        /* why the last attempt to record failed; rc 0: it did not */
 };
 
 static struct capture_source *of(struct tr_source *s)
@@ -254,8 +256,13 @@ static const struct tr_lane_ops lane_ops = {lane_poll, lane_arm, lane_tend, lane
 static int record(struct capture_source *s, int64_t sync_deadline_ns, struct tr_err *err)
 {
     int64_t now = tr_now_ns();
-    if (s->pending == s->recorded || (!sync_deadline_ns && now - s->last_record_ns < CONFIRM_EVERY))
+    if (s->pending == s->recorded)
         return TR_OK;
+    if (!sync_deadline_ns && now - s->last_record_ns < CONFIRM_EVERY) {
+        if (s->trouble.rc < 0)
+            *err = s->trouble;
+        return s->trouble.rc;
+    }
     if (atomic_load(&s->cap->strays)) {
         s->last_record_ns = now;
         return TR_OK;
@@ -265,8 +272,11 @@ static int record(struct capture_source *s, int64_t sync_deadline_ns, struct tr_
     if (rc >= 0)
         rc = s->cap->control->ops->confirm(s->cap->control, s->cap->source_name, s->pending, st.durable_offset, err);
     s->last_record_ns = now;
-    if (rc < 0)
-        return rc;
+    s->trouble.rc = TR_OK;
+    if (rc < 0) {
+        s->trouble = *err;
+        return s->trouble.rc = rc;
+    }
     s->recorded = s->pending;
     struct tr_watermark w = {.lane = 0, .epoch = 1, .upto = (int64_t)s->recorded};
     return s->stream->ops->commit(s->stream, &w, 1, sync_deadline_ns, err);
@@ -280,10 +290,11 @@ static int poll_event(struct tr_source *src, struct tr_event *ret, struct tr_err
         *ret = (struct tr_event){.kind = TR_EVENT_ASSIGNED, .lane_id = SNAP_LANE, .epoch = 1, .lane = &s->snap.lane};
         return TR_OK;
     }
-    int rc = record(s, 0, err);
-    if (rc < 0 && rc != TR_RETRY)
+    int rc = s->stream->ops->poll_event(s->stream, ret, err);
+    if (rc != TR_AGAIN)
         return rc;
-    return s->stream->ops->poll_event(s->stream, ret, err);
+    rc = record(s, 0, err);
+    return rc < 0 ? rc : TR_AGAIN;
 }
 
 static int source_arm(struct tr_source *src, struct tr_waker *w, struct tr_wait *ret)
@@ -314,7 +325,8 @@ static int commit(struct tr_source *src, const struct tr_watermark *v, size_t n,
                 s->snap.notify(s->snap.notify_arg);
         }
     }
-    return record(s, sync_deadline_ns, err);
+    int rc = record(s, sync_deadline_ns, err);
+    return rc == TR_RETRY && !sync_deadline_ns ? TR_OK : rc; /* noted, and told by poll_event */
 }
 
 static void close_source(struct tr_source *src, int64_t deadline_ns)

@@ -90,7 +90,8 @@ struct tr_snapshot {
     struct tr_cdc_session **worker_sessions; /* for interrupting: [2 * i] primary, [2 * i + 1] replica or NULL */
     int64_t tables_at_ns;
     bool unpublishable;                      /* the last look could not publish what is selected, and waiting does not help */
-    struct tr_oslog_episode trouble, note_trouble; /* the coordinator's: with looking for tables, with noting those that strayed */
+    struct tr_oslog_episode trouble, note_trouble, save_trouble; /* the coordinator's: with looking for tables, with noting those that strayed, with recording what it saw */
+    bool unsaved;               /* since the look before */
 };
 
 struct snap_worker {

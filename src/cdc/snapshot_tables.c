@@ -141,6 +141,22 @@ static bool is_due(struct tr_snapshot *s, const struct tr_cap_table *t, const st
     return true;
 }
 
+/* Each look meets it again, for each table; over when a look has passed without it. */
+static void not_saved(struct tr_snapshot *s, const struct tr_err *err)
+{
+    s->unsaved = true;
+    if (tr_oslog_failed(&s->save_trouble, err))
+        tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, err);
+}
+
+static void all_saved(struct tr_snapshot *s)
+{
+    char lasted[TR_OSLOG_LASTED_CHARS];
+    if (!s->unsaved && tr_oslog_well(&s->save_trouble, lasted))
+        tr_oslog_write(TR_OSLOG_INFO, "snapshot", "recording the tables works again after %s", lasted);
+    s->unsaved = false;
+}
+
 /* Only a part of it has changed, or was not known. */
 static void record(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_table_storage *known, const struct tr_table_storage *now)
 {
@@ -151,7 +167,7 @@ static void record(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_tabl
     *known = *now;
     if (tr_snap_save(s, t, &err) < 0) {
         *known = was; /* the next look tries it again */
-        tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
+        not_saved(s, &err);
     }
 }
 
@@ -202,7 +218,7 @@ static void see_table(void *arg, const struct tr_cdc_table *d)
     struct tr_err err;
     if (!t->known) {
         if (c->control->ops->table_ensure(c->control, c->source_name, d->ns, d->name, &t->ctl, &err) < 0) {
-            tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
+            not_saved(s, &err);
             return;
         }
         t->known = true;
@@ -284,6 +300,7 @@ void tr_snap_look(struct tr_snapshot *s)
     char lasted[TR_OSLOG_LASTED_CHARS];
     if (!s->unpublishable && tr_oslog_well(&s->trouble, lasted))
         tr_oslog_write(TR_OSLOG_INFO, "snapshot", "looking for tables again after %s", lasted);
+    all_saved(s);
     /* a table that is gone keeps what the sinks have of it, and says so */
     for (struct tr_cap_table *t = s->cap->tables; t; t = t->next)
         if (t->known && !t->selected && t->ctl.state == TR_TABLE_LIVE)
@@ -305,7 +322,7 @@ void tr_snap_begin_new(struct tr_snapshot *s)
             continue;
         struct tr_err err;
         if (tr_snap_begin(s, t, &err) < 0)
-            tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &err);
+            not_saved(s, &err);
         else
             running++;
     }

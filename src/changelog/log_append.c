@@ -476,7 +476,7 @@ static int roll(struct tr_logpart *p, uint64_t need, struct tr_err *err)
         int rc = tr_logpart_retain(p, INT64_MIN, more, err);
         if (rc < 0)
             return rc;
-        if (p->bytes + more > max)
+        if (rc == TR_OK && p->bytes + more > max) /* not if it is this transaction that must end first: it never could */
             return tr_err_set(err, TR_AGAIN, TR_DOM_LOG,
                               "%s holds %llu bytes and may hold %llu, and nothing may be removed yet: raise the log's size, or let its readers catch up", p->dir,
                               (unsigned long long)p->bytes, (unsigned long long)max);
@@ -507,6 +507,8 @@ static int append_locked(struct tr_logpart *p, const struct tr_log_run *v, size_
         return tr_err_set(err, TR_RETRY, TR_DOM_LOG, "fault point log.append in %s", p->dir);
     for (size_t i = 0; i < n; i++)
         need += v[i].bytes.n;
+    if (p->log->part_size_max && p->bytes > p->log->part_size_max && !p->walk.open && (rc = tr_logpart_retain(p, INT64_MIN, 0, err)) < 0)
+        return rc;
     /* a segment that holds repeated definitions only is not rolled: the next one would have its name */
     if (p->n == 0)
         rc = roll_to(p, err);

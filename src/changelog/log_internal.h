@@ -139,7 +139,7 @@ void tr_logpart_mark_tail(struct tr_logpart *p, bool failed);          /* not he
 void tr_logpart_thread(void *arg);
 
 /* log_retain.c */
-int tr_logpart_retain(struct tr_logpart *p, int64_t now_us, uint64_t room, struct tr_err *err); /* busy held; room: bytes to be free below size_max */
+int tr_logpart_retain(struct tr_logpart *p, int64_t now_us, uint64_t room, struct tr_err *err); /* busy held; room: bytes to be free below size_max. 1: more may go once the open transaction has ended */
 bool tr_logpart_spare_take(struct tr_logpart *p, uint32_t *ret_id);    /* not held: a ready one */
 bool tr_logpart_spare_step(struct tr_logpart *p, uint64_t bytes);      /* not held; true: there is more to do */
 bool tr_logpart_spare_wanted(const struct tr_logpart *p);              /* held */

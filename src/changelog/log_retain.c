@@ -243,7 +243,7 @@ int tr_logpart_retain(struct tr_logpart *p, int64_t now_us, uint64_t room, struc
             return rc;
         rc = carry_definitions(p, p->segs[0]->base, err);
         if (rc == TR_AGAIN)
-            return TR_OK; /* after the transaction */
+            return 1;
         if (rc == TR_OK)
             rc = remove_first(p, err);
         if (rc < 0)

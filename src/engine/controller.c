@@ -189,12 +189,12 @@ static void take_events(struct tr_pipeline *p, int64_t now_ns)
         struct tr_event ev = {0};
         struct tr_err err = {0};
         int rc = src->ops->poll_event(src, &ev, &err);
+        if (rc == TR_AGAIN || rc >= 0)
+            tr_pl_well(p, &p->source_trouble);
         if (rc == TR_AGAIN || rc == TR_NOT_READY || rc == TR_EOF)
             return;
-        if (rc >= 0) {
-            tr_pl_well(p, &p->source_trouble);
+        if (rc >= 0)
             rc = on_event(p, &ev, now_ns, &err);
-        }
         if (rc >= 0)
             continue;
         err.rc = rc;

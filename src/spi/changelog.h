@@ -11,7 +11,8 @@
  * places where no transaction is open. Recovery cuts an incomplete tail, whose offsets nobody has seen.
  *
  * Appending: one appender (capture), one thread. append copies encoded frames behind the end; it does not wait for the
- * disk. AGAIN: the partition's size bound is reached and retention may not free anything; a full disk is RETRY with errno:
+ * disk. AGAIN: the partition's size bound is reached and retention may not free anything (what waits only for the end of the open
+ * transaction is no hindrance: until then the bound is exceeded); a full disk is RETRY with errno:
  * capture stops, loudly, and loses nothing: the same frames are appended again later. An append that failed half way leaves
  * no trace (the tail is as before).
  * durable waits until at least one new transaction end is on disk or the timeout passed and returns the durable offset

@@ -28,7 +28,7 @@
  * Decode errors of row changes are never skipped: the lane answers FATAL.
  *
  * Source. poll_event, arm, answer, commit and close are called by the controller thread only.
- *   poll_event  AGAIN: nothing. ASSIGNED carries a lane (the engine owns it from then on until close) and its start epoch.
+ *   poll_event  AGAIN: nothing, and all is well. RETRY: trouble, which lasts until another answer. ASSIGNED carries a lane (the engine owns it from then on until close) and its start epoch.
  *   answer      exactly once per ASSIGNED (after the lane is wired to a thread) and per REVOKED (after the drain barrier).
  *   commit      records watermarks; the lane sends them in its next poll or tend. sync_deadline_ns != 0: returns only when
  *               the peer has them, and all handed before,

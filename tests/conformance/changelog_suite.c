@@ -401,11 +401,37 @@ size_bound(struct bed *b)
 	assert_int_equal(kit_check_read(&b->k, b->l, 0, s.first_offset, 16), b->k.n);
 }
 
+/* A definition that stands in the oldest segment alone cannot be carried within a transaction, so nothing may be removed until its end. */
+static void
+size_bound_within_transactions(struct bed *b)
+{
+	struct tr_log_stats s;
+
+	b->l->ops->close(b->l);
+	b->o.size_max = 64 << 10;
+	bed_open(b);
+	kit_row(&b->k, TR_OP_INSERT, 0, 1000);
+	kit_commit(&b->k);
+	for (int i = 1; i <= 600; i++) {
+		kit_row(&b->k, TR_OP_INSERT, 1, 1000);
+		if (i % 12 == 0)
+			kit_commit(&b->k);
+		append_ok(b);
+		if (!b->k.open)
+			sync_ok(b);
+		b->l->ops->stats(b->l, 0, &s, NULL);
+		assert_true(s.bytes <= s.size_max + b->o.segment_bytes);
+	}
+	assert_true(s.first_offset > 0);
+	assert_int_equal(kit_check_read(&b->k, b->l, 0, s.first_offset, 16), b->k.n);
+}
+
 static void
 test_size_bound(void **state)
 {
 	(void)state;
 	on_both(size_bound);
+	on_both(size_bound_within_transactions);
 }
 
 static void

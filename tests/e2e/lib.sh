@@ -33,6 +33,7 @@ chmod 755 "$TR_TMP"
 TR_PG_NAMES=()
 TR_PIDS=()
 TR_PID_NAMES=()
+TR_AT_END=() # commands for the end, the last first, when the processes have ended and the files are still there
 TR_START=$SECONDS
 if [ "$(id -u)" -eq 0 ]; then
     TR_PG_USER=$(tr_pg_user)
@@ -339,6 +340,9 @@ tr_cleanup() {
             tail -n 40 "$TR_TMP/$log.log" >&2
         done
     fi
+    for ((i = ${#TR_AT_END[@]} - 1; i >= 0; i--)); do
+        eval "${TR_AT_END[$i]}"
+    done
     if [ -n "${TR_KEEP:-}" ]; then
         printf 'kept: %s\n' "$TR_TMP" >&2
     else

@@ -114,6 +114,36 @@ tt_waits() {
     }
 }
 
+# tt_units: "name|state|error" of capture and of each sink, one a line.
+tt_units() {
+    tt_status | python3 -c '
+import json, sys
+s = json.load(sys.stdin)
+for name, u in [("capture", s["capture"])] + [(k["name"], k) for k in s["sinks"]]:
+    print("%s|%s|%s" % (name, u["state"], u["error"]))' 2>/dev/null
+}
+
+# tt_trouble UNIT REGEX [SECONDS]: status says of capture, or of a sink, that it is in such trouble.
+tt_trouble() {
+    tr_wait_until "${3:-20}" "tt_units | grep -Eq '^$1[|][a-z]+[|].*($2)'" || {
+        tt_units >&2
+        tr_fail "status does not say of $1: $2"
+    }
+}
+
+# tt_well [SECONDS]: every unit runs and none is in trouble; all that was told is told to be over.
+tt_well() {
+    tr_wait_until "${1:-40}" '[ "$(tt_units | cut -d"|" -f2- | sort -u)" = "running|" ]' || {
+        tt_units >&2
+        tr_fail 'a unit is still in trouble'
+    }
+}
+
+# tt_told REGEX [SECONDS]: the program's log has such a line.
+tt_told() {
+    tr_wait_until "${2:-20}" "grep -Eq '$1' '$TR_TMP/tailrace.log'" || tr_fail "the log does not say: $1"
+}
+
 tt_is_live() { # one look at status, however many tables
     tt_status | python3 -c '
 import json, sys

@@ -12,6 +12,7 @@
   marks       nothing is left marked as unfinished
   paths       no path of somebody's own workplace
   generated   docs/generated/ is what the program prints today
+  faults      tailrace is killed at every fault point of src/ by some end-to-end test
 """
 import os
 import re
@@ -266,8 +267,16 @@ class House:
             elif done.stdout != self.read(name):
                 self.find("generated", name, 1, "stale: tailrace {} > {}".format(" ".join(arguments), name))
 
+    def faults(self):
+        tests = "".join(self.read(n) for n in self.files if n.startswith("tests/e2e/") and n.endswith(".sh"))
+        for name in self.c_files("src/"):
+            for number, line in enumerate(self.read(name).splitlines(), 1):
+                for point in re.findall(r'TR_FAILPOINT\("([^"]+)"\)', line):
+                    if not re.search(r"\b" + re.escape(point) + "=kill", tests) and not line.lstrip().startswith("/*"):
+                        self.find("faults", name, number, "no end-to-end test kills at fault point {0}: {0}=kill:N in tests/e2e/traps_kill.sh".format(point))
+
     def check(self):
-        for rule in (self.banned, self.include, self.floors, self.prefix, self.size, self.text, self.generated):
+        for rule in (self.banned, self.include, self.floors, self.prefix, self.size, self.text, self.generated, self.faults):
             rule()
         return self.findings
 

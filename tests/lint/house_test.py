@@ -56,6 +56,7 @@ BAD = [
     ("paths", "scripts/y.sh", "cd /wo" + "rk/main\n", "workplace"),
     ("paths", "docs/a.md", "on fa" + "rm-7\n", "workplace"),
     ("generated", "docs/generated/odd.txt", "x\n", "nobody knows"),
+    ("faults", "src/base/a.c", 'static void f(void)\n{\n    TR_FAILPOINT("a.point");\n}\n', "no end-to-end test kills at fault point a.point"),
 ]
 
 

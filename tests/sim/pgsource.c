@@ -147,19 +147,22 @@ static int tables(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(voi
     struct session *s = of(cs);
     struct pgmodel *m = s->m;
     struct tr_cdc_table v[PG_TABLES];
+    bool hidden[PG_TABLES];
     int rc = arrive(s, false, deadline_ns, err);
     if (rc < 0)
         return rc;
+    memcpy(hidden, m->hidden, sizeof hidden);
     for (uint32_t i = 0; i < PG_TABLES; i++) {
-        v[i] = (struct tr_cdc_table){.ns = "public", .published = m->published[i], .key_ok = true, .rows_estimate = PG_KEYS, .bytes_estimate = PG_KEYS * 30, .storage_fingerprint = 1,
-                                     .membership = m->published[i] ? m->membership[i] : 0, .filenode = (uint64_t)m->storage[i] + 1, .attributes = 1, .source_id = 1000 + i};
+        v[i] = (struct tr_cdc_table){.ns = "public", .published = pgmodel_publishes(m, i), .key_ok = true, .rows_estimate = PG_KEYS, .bytes_estimate = PG_KEYS * 30, .storage_fingerprint = 1,
+                                     .membership = pgmodel_publishes(m, i) ? m->membership[i] : 0, .filenode = (uint64_t)m->storage[i] + 1, .attributes = 1, .source_id = 1000 + i};
         snprintf(v[i].name, sizeof v[i].name, "t%u", i);
         if (!v[i].published)
             snprintf(v[i].unpublished, sizeof v[i].unpublished, "the publication does not hold it");
     }
     rc = back(s, err);
     for (uint32_t i = 0; i < PG_TABLES && rc >= 0; i++)
-        cb(arg, &v[i]);
+        if (!hidden[i])
+            cb(arg, &v[i]);
     return rc;
 }
 
@@ -186,13 +189,9 @@ static int publish(struct tr_cdc_session *cs, int64_t deadline_ns, bool *ret_cha
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < PG_TABLES; i++)
-        if (!m->published[i]) {
-            m->published[i] = *ret_changed = true;
-            m->published_at[i] = m->n_wal;
-            m->membership[i]++;
-            pgmodel_xid(m);
-            m->flushed = m->n_wal;
-            m->c->adds++;
+        if (!m->hidden[i] && !pgmodel_publishes(m, i)) {
+            pgmodel_publish(m, i, true);
+            *ret_changed = true;
         }
     return back(s, err);
 }

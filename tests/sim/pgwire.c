@@ -331,7 +331,7 @@ static void aborted(struct pg_conn *c, uint32_t rec)
 /* One record; false: nothing more is flushed. */
 static bool decode(struct pg_conn *c)
 {
-    if (c->next >= m->flushed || c->n + 64 > QUEUE_MAX)
+    if (c->next >= TR_MIN(m->flushed, m->sent_max) || c->n + 64 > QUEUE_MAX)
         return false;
     uint32_t rec = c->next++;
     const struct pg_rec *r = &m->wal[rec];
@@ -372,7 +372,7 @@ static void feedback(struct pg_conn *c, const char *p)
     uint64_t flush;
     memcpy(&flush, p + 9, 8);
     flush = be64toh(flush);
-    TR_ASSERT(flush <= pg_lsn(c->next));
+    TR_ASSERT(flush <= pg_lsn(m->flushed));
     c->reply_asked |= p[33] != 0;
     if (flush <= m->slot.confirmed)
         return;
@@ -671,7 +671,7 @@ char *PQresultErrorField(const PGresult *r, int field)
 int PQgetCopyData(PGconn *c, char **ret, int async)
 {
     TR_ASSERT(async);
-    if (dead(c) || !c->streaming || !has_message(c))
+    if (dead(c) || !c->streaming || !has_message(c) || tr_prng_chance(m->prng, 1, 8)) /* packets end anywhere */
         return 0;
     struct message q = c->queue[c->head];
     c->head = (c->head + 1) % QUEUE_MAX;

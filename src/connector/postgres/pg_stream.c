@@ -3,7 +3,12 @@
  *
  * Nothing here blocks. A lost server is retried for ever with backoff; each failure is told once through poll's RETRY. What can
  * not be mended by waiting is FATAL: another system or timeline under the same address, a slot that is gone, lost, or already
- * confirmed beyond where we must start (the server would silently skip what lies between).
+ * confirmed beyond where we must start (the server would silently skip what lies between). The pause begins small again only after a connection
+ * that lasted: a server that answers well each time, and a transaction that fails here each time, are a loop too.
+ *
+ * Silence. Feedback asks for an answer each second. A connection that says nothing at all for SILENCE times wal_sender_timeout is dead though TCP
+ * holds it (a firewall, a proxy): it is given up, as is an attempt to connect after that time, or CONNECTING_MAX. A server that decodes in silence for longer gets twice the time when it is met at the same
+ * position again.
  *
  * Feedback. flush and apply say what commit() allowed, write what was received. It is sent about once a second, when the server asks,
  * and soon after there is more to confirm; never above what commit() was given. A keepalive's position is ours to confirm once
@@ -36,6 +41,10 @@ enum { POLL_BYTES_MAX = 4 << 20 };
 #define FEEDBACK_EVERY TR_NS_PER_S
 #define CONFIRM_AFTER (100 * TR_NS_PER_MS)
 #define HELD_MAX (3 * TR_NS_PER_S)
+#define ASKED_GAP (5 * TR_NS_PER_S)
+#define SILENCE_MAX (600 * TR_NS_PER_S)
+#define CONNECTING_MAX (30 * TR_NS_PER_S)
+enum { SILENCE = 3 };
 
 static struct pg_stream *of_lane(struct tr_lane *l)
 {
@@ -51,12 +60,15 @@ static struct pg_stream *of_source(struct tr_source *s)
 
 static int down(struct pg_stream *s, int rc, struct tr_err *err)
 {
+    int64_t now = tr_now_ns();
     tr_pgconn_close(&s->conn);
     tr_pgconn_close(&s->side);
     s->side_state = SIDE_DOWN;
+    if (s->state == PG_STREAMING && now - s->streaming_since_ns > BACKOFF_MAX)
+        s->backoff_ns = BACKOFF_MIN;
     s->state = PG_DOWN;
     tr_pg_decode_reset(s);
-    s->retry_at_ns = tr_now_ns() + s->backoff_ns;
+    s->retry_at_ns = now + s->backoff_ns;
     s->backoff_ns = TR_MIN(s->backoff_ns * 2, BACKOFF_MAX);
     s->sent_confirmed = 0;
     if (rc != TR_FATAL && err)
@@ -70,6 +82,16 @@ static int fatal(struct pg_stream *s, struct tr_err *err)
     return down(s, TR_FATAL, NULL);
 }
 
+static int64_t silence_base(const struct pg_stream *s)
+{
+    return TR_MIN(SILENCE * s->o->wal_sender_timeout_ns, SILENCE_MAX);
+}
+
+static int64_t connecting_ns(const struct pg_stream *s)
+{
+    return TR_MIN(silence_base(s), CONNECTING_MAX);
+}
+
 static int start_connecting(struct pg_stream *s, struct tr_err *err)
 {
     char settings[64];
@@ -80,7 +102,7 @@ static int start_connecting(struct pg_stream *s, struct tr_err *err)
         return down(s, rc, err);
     s->state = PG_CONNECTING;
     s->want = POLLOUT;
-    s->retry_at_ns = tr_now_ns() + 30 * TR_NS_PER_S; /* from here on: when to give up on this attempt */
+    s->retry_at_ns = tr_now_ns() + connecting_ns(s); /* from here on: when to give up on this attempt */
     return TR_OK;
 }
 
@@ -184,7 +206,8 @@ static int step_answer(struct pg_stream *s, struct tr_err *err)
     int rc;
     if (s->state == PG_STARTING && st == PGRES_COPY_BOTH) {
         s->state = PG_STREAMING;
-        s->backoff_ns = BACKOFF_MIN;
+        s->streaming_since_ns = tr_now_ns();
+        s->quiet_since_ns = 0;
         s->last_feedback_ns = 0;
         s->reported = UINT64_MAX; /* the next poll tells that we are back, also on an idle server */
         rc = TR_OK;
@@ -206,7 +229,7 @@ static int advance(struct pg_stream *s, struct tr_err *err)
     for (;;) {
         int rc;
         if (s->state != PG_DOWN && s->state != PG_STREAMING && tr_now_ns() > s->retry_at_ns) {
-            rc = tr_err_set(err, TR_RETRY, TR_DOM_SOURCE, "source: no answer while connecting for 30 s");
+            rc = tr_err_set(err, TR_RETRY, TR_DOM_SOURCE, "source: no answer while connecting for %lld s", (long long)(connecting_ns(s) / TR_NS_PER_S));
             return down(s, rc, err);
         }
         switch (s->state) {
@@ -376,6 +399,21 @@ static int feedback(struct pg_stream *s, int64_t now_ns, bool force, struct tr_e
 
 /* ---- the lane ---- */
 
+/* Nothing is here. Time in which nobody looked does not count. */
+static int quiet(struct pg_stream *s, struct tr_err *err)
+{
+    int64_t now = tr_now_ns();
+    if (!s->quiet_since_ns || now - s->asked_ns > ASKED_GAP)
+        s->quiet_since_ns = now;
+    s->asked_ns = now;
+    if (now - s->quiet_since_ns < s->silence_ns)
+        return TR_AGAIN;
+    int64_t lasted = (now - s->quiet_since_ns) / TR_NS_PER_S;
+    s->silence_ns = s->pos == s->silent_pos ? TR_MIN(s->silence_ns * 2, SILENCE_MAX) : silence_base(s);
+    s->silent_pos = s->pos;
+    return tr_err_set(err, TR_RETRY, TR_DOM_SOURCE, "source: the server has said nothing for %lld s, though asked each second; the connection is given up", (long long)lasted);
+}
+
 /* One message off the wire into s->item. AGAIN: none here; EOF does not occur. */
 static int next_message(struct pg_stream *s, struct tr_err *err)
 {
@@ -384,7 +422,7 @@ static int next_message(struct pg_stream *s, struct tr_err *err)
         int n = PQgetCopyData(s->conn.pg, &m, 1);
         if (n == 0) {
             if (fresh)
-                return TR_AGAIN;
+                return quiet(s, err);
             if (!PQconsumeInput(s->conn.pg))
                 return tr_pg_error(&s->conn, NULL, "reading the stream", err);
             fresh = true;
@@ -399,6 +437,7 @@ static int next_message(struct pg_stream *s, struct tr_err *err)
             PQclear(r);
             return rc;
         }
+        s->quiet_since_ns = 0;
         struct tr_cur c = {(const uint8_t *)m, (const uint8_t *)m + n, false};
         uint8_t type = tr_cur_u8(&c);
         if (type == 'k') {
@@ -666,6 +705,8 @@ int tr_pg_stream_new(const struct tr_pg_source_options *o, const struct tr_compo
     s->from = from;
     s->pos = s->reported = s->received = from;
     s->backoff_ns = BACKOFF_MIN;
+    s->silence_ns = silence_base(s);
+    s->silent_pos = UINT64_MAX;
     tr_mutex_init(&s->lock);
     tr_pgconn_init(&s->conn, "source");
     tr_pgconn_init(&s->side, "source");

@@ -44,6 +44,10 @@ struct pg_stream {
     enum pg_state state;
     short want;                   /* events while connecting */
     int64_t retry_at_ns, backoff_ns, last_feedback_ns;
+    int64_t streaming_since_ns;
+    int64_t asked_ns, quiet_since_ns; /* last looked for input; found none since, 0: there was some */
+    int64_t silence_ns;           /* how long that may last */
+    uint64_t silent_pos;          /* where it lasted too long before */
     bool reply_now, paused;
     char system_id[32];           /* of the first connection; "" before */
     uint32_t timeline;
