@@ -28,8 +28,12 @@ struct pg_writer {
     struct tr_buf params;        /* NUL-terminated copies */
     const char **values;
     uint32_t cap;
-    uint32_t sent[WINDOW + 8];   /* part of each statement whose answer is outstanding; oldest first */
+    struct {
+        uint32_t part;
+        uintptr_t statement;     /* 0: none of ours */
+    } sent[WINDOW + 8];          /* whose answers are outstanding; oldest first */
     uint32_t n_sent;
+    const struct tr_sealed *batch;
 };
 
 static struct pg_writer *of(struct tr_writer *w)
@@ -74,6 +78,26 @@ static int take(struct pg_writer *w, int64_t deadline_ns, PGresult **ret, struct
     return TR_OK;
 }
 
+/* The server says of which parameter it could not take the value: that is a column. */
+static void name_column(struct pg_writer *w, const PGresult *r, uint32_t part, uintptr_t statement, struct tr_err *err)
+{
+    const char *context = PQresultErrorField(r, PG_DIAG_CONTEXT), *at = context ? strstr(context, "parameter $") : NULL;
+    const struct tr_sqltarget *t = tr_sqltarget_of(w->batch->parts[part].target);
+    size_t it = 0;
+    struct tr_slice k;
+    void *v;
+    while (at && statement && tr_map_next(&w->statements, &it, &k, &v)) {
+        if ((uintptr_t)v != statement || k.n < 9)
+            continue;
+        int i = tr_sqlm_param_column(t->schema, k.p[8], k.n > 9 ? k.p + 9 : NULL, (uint32_t)strtoul(at + strlen("parameter $"), NULL, 10));
+        char text[sizeof err->msg];
+        memcpy(text, err->msg, sizeof text);
+        if (i >= 0)
+            snprintf(err->msg, sizeof err->msg, "column %s of table %s: %.400s", t->schema->columns[i].name, t->name, text);
+        return;
+    }
+}
+
 /* Reads the answers of all statements sent. The first failure stays in err, the rest are aborted ones. */
 static int drain(struct pg_writer *w, int64_t deadline_ns, struct tr_err *err)
 {
@@ -87,8 +111,9 @@ static int drain(struct pg_writer *w, int64_t deadline_ns, struct tr_err *err)
         if (rc >= 0 && st == PGRES_FATAL_ERROR) {
             rc = tr_pg_error(&w->conn, r, "writing", err);
             if ((rc == TR_REJECT || rc == TR_STALE) && err) {
-                err->code = w->sent[i];
+                err->code = w->sent[i].part;
                 err->blame = rc == TR_REJECT ? TR_BLAME_BATCH : TR_BLAME_TARGET;
+                name_column(w, r, w->sent[i].part, w->sent[i].statement, err);
             }
         }
         PQclear(r);
@@ -103,9 +128,10 @@ static int drain(struct pg_writer *w, int64_t deadline_ns, struct tr_err *err)
     return rc;
 }
 
-static int sent(struct pg_writer *w, uint32_t part, int64_t deadline_ns, struct tr_err *err)
+static int sent(struct pg_writer *w, uint32_t part, uintptr_t statement, int64_t deadline_ns, struct tr_err *err)
 {
-    w->sent[w->n_sent++] = part;
+    w->sent[w->n_sent].part = part;
+    w->sent[w->n_sent++].statement = statement;
     if (w->n_sent < WINDOW)
         return TR_OK;
     if (!PQsendFlushRequest(w->conn.pg))
@@ -117,10 +143,10 @@ static int send_text(struct pg_writer *w, const char *sql, uint32_t part, int64_
 {
     if (!PQsendQueryParams(w->conn.pg, sql, 0, NULL, NULL, NULL, NULL, 0))
         return lost(w, "writing", err);
-    return sent(w, part, deadline_ns, err);
+    return sent(w, part, 0, deadline_ns, err);
 }
 
-static int statement(struct pg_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, char name[24], struct tr_err *err)
+static int statement(struct pg_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, uintptr_t *ret, struct tr_err *err)
 {
     tr_buf_clear(&w->key);
     if (tr_buf_append_u64le(&w->key, t->id) < 0 || tr_buf_append_u8(&w->key, (uint8_t)s->kind) < 0 ||
@@ -128,27 +154,31 @@ static int statement(struct pg_writer *w, const struct tr_sqltarget *t, const st
         return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for a statement");
     void *known = NULL;
     if (tr_map_find(&w->statements, tr_buf_slice(&w->key), &known)) {
-        snprintf(name, 24, "tr%llu", (unsigned long long)(uintptr_t)known);
+        *ret = (uintptr_t)known;
         return TR_OK;
     }
     tr_buf_clear(&w->text);
     if (tr_sqlm_text(&t->m, s, &w->text) < 0 || !tr_buf_cstr(&w->text))
         return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for a statement");
     uintptr_t n = ++w->next_statement;
-    snprintf(name, 24, "tr%llu", (unsigned long long)n);
+    char name[24];
+    snprintf(name, sizeof name, "tr%llu", (unsigned long long)n);
+    *ret = n;
     if (tr_map_put(&w->statements, tr_buf_slice(&w->key), (void *)n, NULL) < 0)
         return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for a statement");
     if (!PQsendPrepare(w->conn.pg, name, tr_buf_cstr(&w->text), 0, NULL))
         return lost(w, "preparing", err);
-    return sent(w, part, deadline_ns, err);
+    return sent(w, part, 0, deadline_ns, err);
 }
 
 static int run(struct pg_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, struct tr_err *err)
 {
     char name[24];
-    int rc = statement(w, t, s, part, deadline_ns, name, err);
+    uintptr_t number = 0;
+    int rc = statement(w, t, s, part, deadline_ns, &number, err);
     if (rc < 0)
         return rc;
+    snprintf(name, sizeof name, "tr%llu", (unsigned long long)number);
     if (s->n > w->cap) {
         const char **v = tr_realloc((void *)w->values, s->n * sizeof *v);
         if (!v)
@@ -172,7 +202,7 @@ static int run(struct pg_writer *w, const struct tr_sqltarget *t, const struct t
     }
     if (!PQsendQueryPrepared(w->conn.pg, name, (int)s->n, w->values, NULL, NULL, 0))
         return lost(w, "writing", err);
-    return sent(w, part, deadline_ns, err);
+    return sent(w, part, number, deadline_ns, err);
 }
 
 static int write_part(struct pg_writer *w, const struct tr_part *p, uint32_t index, int64_t deadline_ns, struct tr_err *err)
@@ -243,6 +273,7 @@ static int write_rows(struct pg_writer *w, const struct tr_sealed *b, int64_t de
     if (!PQenterPipelineMode(w->conn.pg))
         return lost(w, "writing", err);
     w->n_sent = 0;
+    w->batch = b;
     int rc = TR_OK;
     for (uint32_t i = 0; i < b->n_parts && rc >= 0; i++)
         rc = write_part(w, &b->parts[i], i, deadline_ns, err);
