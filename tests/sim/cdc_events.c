@@ -176,11 +176,11 @@ void sim_step(void)
         client_op();
         break;
     case A_COMMIT:
-        if ((tx = some_open(TX_ACTIVE)) >= 0 && !pg->tx[tx].n_pending)
+        if ((tx = some_open(TX_ACTIVE)) >= 0 && !pg->tx[tx].n_pending && !(sim_w.long_tx && tx == sim_w.open[0] && sim_below(24)))
             commit(tx);
         break;
     case A_ABORT:
-        if ((tx = some_open(TX_ACTIVE)) >= 0) {
+        if ((tx = some_open(TX_ACTIVE)) >= 0 && !(sim_w.long_tx && tx == sim_w.open[0])) {
             sim_trace("T%d aborts", tx);
             pgmodel_abort(pg, tx);
         }

@@ -201,7 +201,7 @@ static void see(void *arg, struct tr_slice key, uint64_t version, bool deleted, 
     (void)version;
     if (deleted)
         return;
-    uint32_t k = number(row->v[0]);
+    uint32_t k = row->n == 3 && row->state[0] == TR_PRESENT ? number(row->v[0]) : 0;
     if (k < 1 || k > PG_KEYS || row->state[1] != TR_PRESENT || row->state[2] != TR_PRESENT) {
         s->odd = true;
         return;

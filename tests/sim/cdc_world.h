@@ -83,6 +83,7 @@ struct world {
     struct pg_row past[PG_TABLES][PG_KEYS + 1];
     bool broken; /* continuity was lost once: mirrors lack something until they are made anew */
     uint32_t move_bias, spread, crash_bias;
+    bool long_tx; /* the oldest open transaction stays open */
     const char *point; /* where it dies more often than elsewhere */
     int open[OPEN_TX_MAX];
     uint32_t n_open;
