@@ -172,7 +172,7 @@ for i in $(seq "$per_phase"); do
     1) start "sink.after_commit=kill:$((1 + RANDOM % 20))" ;;
     2) start "sink.before_commit=kill:$((1 + RANDOM % 20))" ;;
     esac
-    tr_wait_until 30 '! tr_alive tailrace' || tr_fail "the fault point was not met"
+    tr_wait_until 180 '! tr_alive tailrace' || tr_fail "the fault point was not met" # the million rows may still be on their way
     kills=$((kills + 1))
     start
     nap 0.2 1
