@@ -20,8 +20,12 @@ test:
 lint: build
 	meson test -C $(BUILD) --suite lint --print-errorlogs
 
+# make sim SEEDS=1000000 FROM=1: seeds of the whole simulation; a seed that fails is printed with the command that repeats it, and shrunk.
+SEEDS ?= 10000
+FROM ?= 1
 sim: build
 	meson test -C $(BUILD) --suite sim --verbose
+	$(BUILD)/tests/sim/cdc_sim --seeds $(SEEDS) --from $(FROM) --shrink
 
 # Minutes long, on real PostgreSQL; writes docs/benchmarks.md. TR_BENCH_ROUNDS and TR_BENCH_SECONDS shorten it.
 bench: build

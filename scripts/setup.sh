@@ -39,7 +39,7 @@ done
 
 build='make gcc meson ninja-build pkg-config libc6-dev libpq-dev libsqlite3-dev libfyaml-dev libmicrohttpd-dev libjansson-dev libcurl4-openssl-dev
     libxxhash-dev libzstd-dev libcmocka-dev python3'
-databases='postgresql-15 postgresql-client-15 sqlite3 procps util-linux'
+databases='postgresql-15 postgresql-client-15 sqlite3 procps util-linux locales'
 faults='nftables iproute2 mount libfaketime openssl'
 checks='clang libclang-rt-14-dev shellcheck universal-ctags prometheus'
 

@@ -247,11 +247,18 @@ static bool has_key(const struct tr_schema *s, const struct tr_row *r)
     return s->n_key && r->n;
 }
 
-static int set_keys(struct capture_chain *h, struct tr_change *c, struct tr_err *err)
+/* 1: it cannot be said which row the change is of; it is left out, and the table snapshotted anew. So is one whose old key was not sent: a partition had, for a while that
+ * the catalog has forgotten, another replica identity than its root. */
+static int set_keys(struct capture_chain *h, struct tr_cap_table *t, struct tr_change *c, struct tr_err *err)
 {
     const struct tr_schema *s = c->schema;
     if (!s->n_key || c->op == TR_OP_TRUNCATE)
         return TR_OK;
+    bool lean = c->before.n && !has_key(s, &c->before);
+    if (lean)
+        tr_cap_stray(h->cap, t);
+    if (lean && c->op == TR_OP_DELETE)
+        return 1;
     tr_buf_clear(&h->key);
     tr_buf_clear(&h->old_key);
     const struct tr_row *now = c->op == TR_OP_DELETE ? &c->before : &c->after;
@@ -259,10 +266,10 @@ static int set_keys(struct capture_chain *h, struct tr_change *c, struct tr_err 
     if (rc < 0) {
         if (err)
             err->rc = TR_FATAL;
-        return TR_FATAL; /* ALTER TABLE … REPLICA IDENTITY FULL is the cure; see docs/lessons.md 19 */
+        return TR_FATAL; /* PostgreSQL sends a key that is stored out of line as the old one: docs/lessons.md 19 */
     }
     c->key = tr_buf_slice(&h->key);
-    if (c->op != TR_OP_UPDATE || !has_key(s, &c->before))
+    if (c->op != TR_OP_UPDATE || lean || !c->before.n)
         return TR_OK;
     rc = tr_key_encode(s, &c->before, &h->old_key, err);
     if (rc < 0)
@@ -330,9 +337,9 @@ static int row(struct capture_chain *h, const struct tr_payloads *in, const stru
     if (rc >= 0)
         rc = complete(h, &c, err);
     if (rc >= 0)
-        rc = set_keys(h, &c, err);
-    if (rc < 0)
-        return rc;
+        rc = set_keys(h, t, &c, err);
+    if (rc != TR_OK)
+        return TR_MIN(rc, TR_OK);
     c.ordinal = h->ordinal;
     c.version = next_version(h, c.commit_lsn, c.flags & TR_CHG_MOVED);
     if (t->heartbeat && c.op != TR_OP_DELETE && c.op != TR_OP_TRUNCATE)

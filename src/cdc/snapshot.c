@@ -129,6 +129,13 @@ static void restart_phases(struct tr_snap *p)
     atomic_store(&p->cancelled, false);
 }
 
+static void waits_no_more(struct tr_snap *p)
+{
+    p->waiting[0] = 0;
+    if (!p->refused)
+        p->table->ctl.reason[0] = 0;
+}
+
 int tr_snap_begin(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_err *err)
 {
     if (!t->snap) {
@@ -143,7 +150,7 @@ int tr_snap_begin(struct tr_snapshot *s, struct tr_cap_table *t, struct tr_err *
     t->snap->next = (struct tr_table_storage){0};
     t->ctl.state = TR_TABLE_FENCING;
     t->ctl.rows_read = 0;
-    t->ctl.reason[0] = 0;
+    waits_no_more(t->snap);
     tr_snap_log(TR_OSLOG_INFO, t, "snapshot begins");
     return tr_snap_save(s, t, err);
 }
@@ -164,12 +171,6 @@ static void waits(struct tr_snapshot *s, struct tr_snap *p, const char *what)
         if (TR_OSLOG_ONCE_PER(10))
             tr_snap_log(TR_OSLOG_WARN, p->table, p->table->ctl.reason);
     }
-}
-
-static void waits_no_more(struct tr_snap *p)
-{
-    p->waiting[0] = 0;
-    p->table->ctl.reason[0] = 0;
 }
 
 /* Has the stream passed lsn? An idle one is nudged along. */
@@ -487,6 +488,7 @@ static int phase_end(struct tr_snapshot *s, struct tr_snap *p, struct tr_err *er
     s->cap->control->ops->chunk_clear(s->cap->control, t->ctl.table_id, t->ctl.snapshot_id + 1, NULL);
     unpin(s, t);
     p->phase = SNAP_DONE;
+    p->refused = 0;
     alarm_of(s, t, NULL);
     char text[96];
     snprintf(text, sizeof text, "snapshot complete: %" PRIu64 " rows", t->ctl.rows_read);
@@ -532,10 +534,25 @@ static void table_trouble(struct tr_snapshot *s, struct tr_cap_table *t, const s
 static void table_well(struct tr_cap_table *t)
 {
     char lasted[TR_OSLOG_LASTED_CHARS], text[64];
-    if (!tr_oslog_well(&t->snap->trouble, lasted))
+    if (t->snap->refused || !tr_oslog_well(&t->snap->trouble, lasted))
         return;
     snprintf(text, sizeof text, "goes on after %s", lasted);
     tr_snap_log(TR_OSLOG_INFO, t, text);
+}
+
+/* It cannot go on. Once that may be a definition that has just changed; again and again it is something for somebody to see to, and each beginning
+ * costs frames in the log and a build in each sink. */
+static void start_again(struct tr_snapshot *s, struct tr_snap *p, const struct tr_err *err)
+{
+    struct tr_cap_table *t = p->table;
+    if (p->again)
+        return;
+    p->again = true;
+    p->again_at_ns = p->refused ? in((INT64_C(1) << TR_MIN(p->refused - 1, 6)) * TR_NS_PER_S) : 0;
+    p->refused++;
+    snprintf(t->ctl.reason, sizeof t->ctl.reason, "%s", err->msg);
+    tr_snap_save(s, t, NULL);
+    table_trouble(s, t, err);
 }
 
 static void step_table(struct tr_snapshot *s, struct tr_cap_table *t)
@@ -552,7 +569,7 @@ static void step_table(struct tr_snapshot *s, struct tr_cap_table *t)
     }
     if (p->again) {
         atomic_store(&p->cancelled, true);
-        if (p->out == 0 && tr_snap_begin(s, t, &err) < 0)
+        if (p->out == 0 && tr_now_ns() >= p->again_at_ns && tr_snap_begin(s, t, &err) < 0)
             tr_oslog_err(TR_OSLOG_ERROR, "snapshot", NULL, 0, &err);
         return;
     }
@@ -565,9 +582,11 @@ static void step_table(struct tr_snapshot *s, struct tr_cap_table *t)
             if (rc == TR_REJECT || rc == TR_STALE) {
                 if (p->phase == SNAP_FENCE1) {
                     p->phase = SNAP_DONE;
+                    p->refused = 0;
                     tr_snap_pause(s, t, err.msg);
                 } else {
-                    p->again = true;
+                    start_again(s, p, &err);
+                    return;
                 }
             }
             p->retry_at_ns = in(TR_NS_PER_S);
@@ -612,8 +631,7 @@ static void take_result(struct tr_snapshot *s, struct snap_task *t)
             p->h_max = TR_MAX(p->h_max, t->h);
     }
     if (t->rc == TR_REJECT || t->rc == TR_STALE) {
-        tr_oslog_err(TR_OSLOG_WARN, "snapshot", NULL, 0, &t->err);
-        p->again = true;
+        start_again(s, p, &t->err);
     } else if (t->rc < 0 && t->rc != TR_EOF) {
         p->retry_at_ns = in(TR_NS_PER_S);
         table_trouble(s, table, &t->err);
@@ -632,9 +650,10 @@ static void take_requests(struct tr_snapshot *s)
         struct snap_request *r = tr_container_of(l, struct snap_request, link);
         struct tr_cap_table *t = r->table;
         tr_free(r);
-        if (tr_snap_under_way(t))
+        if (tr_snap_under_way(t)) {
             t->snap->again = true;
-        else if (t->known) {
+            t->snap->again_at_ns = 0;
+        } else if (t->known) {
             t->ctl.state = TR_TABLE_NEW;
             tr_snap_save(s, t, NULL);
         }

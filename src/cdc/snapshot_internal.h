@@ -45,7 +45,9 @@ struct tr_snap {
     size_t fills_upto;           /* needs below this index are before P */
     int64_t waiting_since_ns, nudged_ns, retry_at_ns, saved_ns;
     char waiting[512];           /* what it waits for; "" */
-    bool again;                  /* start over once no task is out */
+    bool again;                  /* start over once no task is out, not before again_at_ns */
+    int64_t again_at_ns;
+    uint32_t refused;            /* how often reading it was refused since the last one was complete: then the reason stays, and the pauses grow */
     struct tr_oslog_episode trouble; /* with the source, at a step that is tried again */
     struct tr_table_storage next; /* the table's for the one that starts over; fingerprint 0: as it was. Recorded only then: a crash must not forget */
     _Atomic(bool) cancelled;     /* workers give up what they do for this table */

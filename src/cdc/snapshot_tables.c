@@ -98,7 +98,7 @@ void tr_snap_note_strays(struct tr_snapshot *s)
                 failed = true;
                 continue;
             }
-            tr_snap_log(TR_OSLOG_WARN, t, "its changes came under another name, or another table's under this one: unless the next look at the tables finds it gone, a new snapshot is taken");
+            tr_snap_log(TR_OSLOG_WARN, t, "its changes came under another name, another table's under this one, or without the whole key (a partition's replica identity): unless the next look at the tables finds it gone, a new snapshot is taken");
         }
         atomic_fetch_sub(&s->cap->strays, 1);
     }

@@ -6,8 +6,9 @@
  *   column = varint(length) bytes   the column's text, made canonical for its type
  *
  * Canonical text: DECIMAL loses trailing zeros of its fraction and a negative zero its sign (1.0 and 1.00 are one key in
- * PostgreSQL); FLOAT's "-0" is "0". All other types compare equal only when their text is equal; a column whose type or
- * collation says otherwise (citext, nondeterministic collations) is not a usable key and is refused by the source.
+ * PostgreSQL); FLOAT's "-0" is "0". Of all other types the text is the key, also where PostgreSQL takes two texts for one (an
+ * interval of 24 hours and of 1 day): it sends the old key whenever the bytes of a key change. citext and nondeterministic
+ * collations are refused by the source.
  *
  * Partition = XXH3-64(key) modulo the number of partitions.
  */

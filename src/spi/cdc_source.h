@@ -66,6 +66,7 @@ struct tr_cdc_table {
     bool partial;                 /* but only some rows or columns: those that a snapshot reads as well */
     char unpublished[256];
     bool no_identity;             /* while it is published, UPDATE and DELETE of it fail at the source: a publication of ours does not hold it */
+    bool generated_identity;      /* for it has a generated column, which is not published */
     bool key_ok;
     char no_key[256];
     uint64_t rows_estimate, bytes_estimate;

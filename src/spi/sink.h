@@ -16,7 +16,7 @@
  * A SHADOW is built for one snapshot_id: leftovers of any other id are dropped first. A MIRROR with a snapshot_id must be there and be that
  * build, else REJECT; with 0 it is whatever is there, and made if need be.
  * swap: SHADOW of that table becomes MIRROR, atomically; the old mirror goes. Idempotent: it records snapshot_id beside the
- * table, and a second call with the same id does nothing.
+ * table, and a second call with the same id does nothing unless a SHADOW was built under it since.
  * built: the snapshot_id recorded beside the mirror, 0 when there is no mirror. Asked before a pipeline starts, so that a crash
  * between swap and its note in the control store is told from one before it.
  *

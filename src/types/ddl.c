@@ -57,13 +57,18 @@ static const char *sqlite_type(uint8_t type)
     }
 }
 
+/* Types of the system whose text a mirror's server may not take: reg… and aclitem name what need not exist there; of pg_…, which are its own
+ * statistics, trees and catalog rows, only two are data. */
+static bool own_to_server(const char *type)
+{
+    return !strncmp(type, "reg", 3) || !strncmp(type, "aclitem", 7) || (!strncmp(type, "pg_", 3) && strncmp(type, "pg_lsn", 6) != 0 && strncmp(type, "pg_snapshot", 11) != 0);
+}
+
 int tr_sql_type(enum tr_dialect d, const struct tr_column *c, struct tr_buf *out)
 {
     if (d == TR_DIALECT_SQLITE)
         return tr_buf_append_str(out, sqlite_type(c->type));
-    /* regclass and its kin print names that need not exist on the other side */
-    bool names = !strncmp(c->source_type, "reg", 3);
-    return tr_buf_append_str(out, everywhere(c->source_type) && !names ? c->source_type : pg_canonical(c->type));
+    return tr_buf_append_str(out, everywhere(c->source_type) && !own_to_server(c->source_type) ? c->source_type : pg_canonical(c->type));
 }
 
 int tr_sql_name(const char *ns, const char *name, struct tr_buf *out)

@@ -107,7 +107,7 @@ struct row {
     int64_t id;
     uint64_t version;
     const char *note, *more;
-    int64_t old_id; /* MOVED */
+    int64_t old_id; /* MOVED; negative: its tombstone half only */
 };
 
 static void cell(const char *text, struct tr_slice *v, uint8_t *state, uint16_t *flags)
@@ -127,7 +127,7 @@ static void encode(struct bench *b, struct tr_encoder *e, const struct tr_schema
     uint32_t done = 0;
     (void)b;
     snprintf(id, sizeof id, "%lld", (long long)r->id);
-    snprintf(old_id, sizeof old_id, "%lld", (long long)r->old_id);
+    snprintf(old_id, sizeof old_id, "%lld", llabs(r->old_id));
     struct tr_change c = {.op = r->op, .schema = s, .version = r->version, .commit_lsn = r->version, .change_lsn = r->version, .commit_us = 1700000000000000, .capture_us = 1700000000000001};
     v[0] = tr_slice_str(id);
     st[0] = TR_PRESENT;
@@ -135,6 +135,13 @@ static void encode(struct bench *b, struct tr_encoder *e, const struct tr_schema
     cell(r->more, &v[2], &st[2], &c.flags);
     kv[0] = v[0];
     struct tr_row key_row = {kv, kst, s->n_columns};
+    if (r->op == TR_OP_TRUNCATE) {
+        c.flags = 0;
+        if (e->ops->encode(e, &c, 1, &done, out, &err) < 0)
+            fail_msg("encode: %s", err.msg);
+        return;
+    }
+    c.flags |= r->old_id < 0 ? TR_CHG_NO_UPSERT : 0;
     if (r->op == TR_OP_DELETE) {
         c.flags = 0;
         c.before = key_row;
@@ -470,6 +477,49 @@ static void test_a_key_moves(void **state)
     bench_done(&b);
 }
 
+/* What a key update was completed from may be another row by the time it is delivered again. */
+static void test_a_key_update_again(void **state)
+{
+    struct bench b;
+    (void)state;
+    bench_init(&b);
+    if (can(&b, TR_CAP_MERGE_COLUMNS) || b.writer->ops->complete) {
+        struct tr_target *t = bind_as(&b, b.a2, TR_TARGET_MIRROR, 0);
+        PUT(&b, t, b.a2, {TR_OP_INSERT, 1, 10, "first", "x", 0});
+        PUT(&b, t, b.a2, {TR_OP_UPDATE, 2, 20, "=", "moved", 1});
+        PUT(&b, t, b.a2, {TR_OP_INSERT, 1, 30, "another", "y", 0});
+        PUT(&b, t, b.a2, {TR_OP_UPDATE, 2, 20, "=", "moved", 1});
+        is(&b, b.a2, 1, 30, "another");
+        is(&b, b.a2, 2, 21, "first");
+        PUT(&b, t, b.a2, {TR_OP_UPDATE, 3, 40, "=", "=", -2});
+        is_gone(&b, b.a2, 2);
+        is_gone(&b, b.a2, 3);
+    }
+    bench_done(&b);
+}
+
+/* Everything below its version goes, also when it comes again, and what is newer stays. */
+static void test_truncate(void **state)
+{
+    struct bench b;
+    (void)state;
+    bench_init(&b);
+    struct tr_target *t = bind_as(&b, b.a1, TR_TARGET_MIRROR, 0), *other = can(&b, TR_CAP_MULTI) ? bind_as(&b, b.b1, TR_TARGET_MIRROR, 0) : NULL;
+    if (other)
+        PUT(&b, other, b.b1, {TR_OP_INSERT, 1, 9, "another table", NULL, 0});
+    PUT(&b, t, b.a1, {TR_OP_INSERT, 1, 10, "old", NULL, 0}, {TR_OP_INSERT, 2, 11, "old", NULL, 0}, {TR_OP_UPDATE, 3, 12, "moved", NULL, 2});
+    PUT(&b, t, b.a1, {TR_OP_TRUNCATE, 0, 20, NULL, NULL, 0}, {TR_OP_INSERT, 2, 21, "new", NULL, 0});
+    for (int i = 0; i < 2; i++) {
+        is_gone(&b, b.a1, 1);
+        is_gone(&b, b.a1, 3);
+        is(&b, b.a1, 2, 21, "new");
+        PUT(&b, t, b.a1, {TR_OP_INSERT, 1, 10, "old", NULL, 0}, {TR_OP_TRUNCATE, 0, 20, NULL, NULL, 0});
+    }
+    if (other)
+        is(&b, b.b1, 1, 9, "another table");
+    bench_done(&b);
+}
+
 static void test_reopen(void **state)
 {
     struct bench b;
@@ -612,6 +662,8 @@ int tr_sink_suite_run(const struct tr_sink_factory *f)
         cmocka_unit_test(test_a_column_is_added),
         cmocka_unit_test(test_unchanged_columns_stay),
         cmocka_unit_test(test_a_key_moves),
+        cmocka_unit_test(test_a_key_update_again),
+        cmocka_unit_test(test_truncate),
         cmocka_unit_test(test_reopen),
         cmocka_unit_test(test_shadow_and_swap),
         cmocka_unit_test(test_a_shadow_begun_again),

@@ -4,12 +4,13 @@
     compare.py --source DSN [--sqlite FILE] [--postgres DSN [--schema NAME]] [--hard TABLE,...] [--no-key TABLE,...] TABLE...
 
 Every column of every row is fetched as text. SQLite's values are brought back to PostgreSQL's text by type: booleans from 0/1, bytes from
-hex, floats by value (17 digits), everything else must be the same text. Numeric *key* columns of SQLite mirrors are compared by value, as
+hex, floats by value (their eight bytes; -0 is 0), everything else must be the same text. Numeric *key* columns of SQLite mirrors are compared by value, as
 documented. Prints a table and ends with 1 when anything is missing, extra or different.
 """
 import argparse
 import decimal
 import json
+import struct
 import subprocess
 import sys
 
@@ -33,25 +34,35 @@ def literal(text):
 
 
 class Table:
-    def __init__(self, dsn, full):
+    def __init__(self, full, columns):
+        # what inherits from it is a table of its own, what is a partition of it is not
+        self.source = f"{'' if columns[0][3] else 'ONLY '}{'.'.join(quote(part) for part in full.split('.', 1))}"
         self.ns, self.name = full.split(".", 1)
-        rows = psql(dsn, f"""
-            SELECT json_build_array(a.attname, format_type(a.atttypid, NULL), coalesce(a.attnum = ANY (i.indkey::int2[]), false))
-            FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
-            WHERE a.attrelid = {literal(quote(self.ns) + '.' + quote(self.name))}::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-            ORDER BY a.attnum""")
-        cols = [json.loads(line) for line in rows.splitlines()]
-        self.columns = [c[0] for c in cols]
-        self.types = [c[1] for c in cols]
-        self.key = [i for i, c in enumerate(cols) if c[2]]
+        self.columns = [c[0] for c in columns]
+        self.types = [c[1] for c in columns]  # a domain counts as what it is over
+        self.key = [i for i, c in enumerate(columns) if c[2]]
 
 
-SETTINGS = "SET datestyle = ISO; SET intervalstyle = postgres; SET timezone = 'UTC'; SET extra_float_digits = 3; SET bytea_output = hex; "
+def tables(dsn, names):
+    """[Table]: the columns of all of them in one query."""
+    values = ", ".join(f"({n}, {literal('.'.join(quote(part) for part in full.split('.', 1)))}::regclass)" for n, full in enumerate(names))
+    rows = psql(dsn, f"""{SETTINGS}
+        SELECT json_build_array(t.n, a.attname, format_type((WITH RECURSIVE d AS (SELECT a.atttypid AS oid UNION ALL SELECT t.typbasetype FROM d JOIN pg_type t ON t.oid = d.oid
+            AND t.typtype = 'd') SELECT d.oid FROM d JOIN pg_type t ON t.oid = d.oid AND t.typtype <> 'd'), NULL), coalesce(a.attnum = ANY (i.indkey::int2[]), false), c.relkind = 'p')
+        FROM (VALUES {values}) t(n, rel) JOIN pg_class c ON c.oid = t.rel JOIN pg_attribute a ON a.attrelid = t.rel LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
+        WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY t.n, a.attnum""")
+    columns = [[] for _ in names]
+    for n, *c in map(json.loads, rows.splitlines()):
+        columns[n].append(c)
+    return [Table(*x) for x in zip(names, columns)]
+
+
+SETTINGS = "SET datestyle = ISO; SET intervalstyle = postgres; SET timezone = 'UTC'; SET extra_float_digits = 3; SET bytea_output = hex; SET lc_monetary = 'C'; SET search_path = pg_catalog; SET quote_all_identifiers = off; SET xmloption = content; "
 
 
 def export_pg(dsn, table, relation):
-    # format() uses the type's output function; a cast to text would strip the padding of char(n)
-    cols = ", ".join(f"CASE WHEN {quote(c)} IS NULL THEN NULL ELSE format('%s', {quote(c)}) END" for c in table.columns)
+    # format() uses the type's output function; a cast to text would strip the padding of char(n). A composite of NULLs IS NULL, but is distinct from it
+    cols = ", ".join(f"CASE WHEN {quote(c)} IS DISTINCT FROM NULL THEN format('%s', {quote(c)}) END" for c in table.columns)
     out = psql(dsn, f"{SETTINGS} SELECT json_build_array({cols}) FROM {relation}")
     return [json.loads(line) for line in out.split("\n") if line]
 
@@ -59,14 +70,21 @@ def export_pg(dsn, table, relation):
 def export_sqlite(path, table, relation):
     def col(c):
         q = quote(c)
-        return f"CASE typeof({q}) WHEN 'real' THEN printf('%!.17g', {q}) WHEN 'blob' THEN '\\x' || lower(hex({q})) WHEN 'null' THEN NULL ELSE CAST({q} AS TEXT) END"
+        return f"CASE typeof({q}) WHEN 'real' THEN 'real:' || hex(ieee754_to_blob({q})) WHEN 'blob' THEN '\\x' || lower(hex({q})) WHEN 'null' THEN NULL ELSE CAST({q} AS TEXT) END"
 
     out = sqlite(path, f"SELECT json_array({', '.join(col(c) for c in table.columns)}) FROM {relation}")
-    return [json.loads(line) for line in out.split("\n") if line]
+    return [[real(v) for v in json.loads(line)] for line in out.split("\n") if line]
 
 
-def floats(v):
-    return "NaN" if v == "NaN" else repr(float(v.replace("Infinity", "inf")))
+def real(v):
+    return repr(struct.unpack(">d", bytes.fromhex(v[5:]))[0]) if v and v.startswith("real:") else v
+
+
+def floats(v, lite):
+    if v == "NaN":
+        return v
+    f = float(v.replace("Infinity", "inf"))
+    return repr(f + 0.0 if lite else f)
 
 
 def normal(table, row, lite):
@@ -77,7 +95,7 @@ def normal(table, row, lite):
         if v is None:
             out.append(None)
         elif t in ("real", "double precision"):
-            out.append(floats(v))
+            out.append(floats(v, lite))
         elif t == "boolean":
             out.append({"true": "t", "false": "f", "1": "t", "0": "f"}.get(v, v))
         elif t == "numeric" and lite and i in table.key and v not in ("NaN", "Infinity", "-Infinity"):
@@ -129,9 +147,8 @@ def main():
     no_key = set(filter(None, o.no_key.split(",")))
     bad = 0
     print(f"{'table':<32} {'rows':>9}  {'mirror':<10} {'lost':>6} {'wrong':>6} {'extra':>6}")
-    for full in o.tables:
-        t = Table(o.source, full)
-        source = export_pg(o.source, t, f"{quote(t.ns)}.{quote(t.name)}")
+    for full, t in zip(o.tables, tables(o.source, o.tables)):
+        source = export_pg(o.source, t, t.source)
         suffix = "_changelog" if full in no_key else "" if full in hard else "_live"
         sides = []
         if o.sqlite:

@@ -64,13 +64,13 @@ tr_equal() {
     fi
 }
 
-# tr_as_pg COMMAND...: as the clusters' user, with a clean environment, in a directory that this user can see.
+# tr_as_pg COMMAND...: as the clusters' user, with a clean environment (LOCPATH, if it is set, for locales of a test's own), in a directory that this user can see.
 tr_as_pg() {
     if [ "$(id -u)" -eq 0 ]; then
         (cd / && exec setpriv --reuid="$TR_PG_USER" --regid="$(id -g "$TR_PG_USER")" --init-groups -- \
-            env -i PATH="$PATH" HOME=/ LC_ALL=C TZ=UTC "$@")
+            env -i PATH="$PATH" HOME=/ LC_ALL=C TZ=UTC ${LOCPATH:+LOCPATH="$LOCPATH"} "$@")
     else
-        (cd / && exec env -i PATH="$PATH" HOME="$HOME" LC_ALL=C TZ=UTC "$@")
+        (cd / && exec env -i PATH="$PATH" HOME="$HOME" LC_ALL=C TZ=UTC ${LOCPATH:+LOCPATH="$LOCPATH"} "$@")
     fi
 }
 

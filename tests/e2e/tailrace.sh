@@ -144,11 +144,12 @@ tt_told() {
     tr_wait_until "${2:-20}" "grep -Eq '$1' '$TR_TMP/tailrace.log'" || tr_fail "the log does not say: $1"
 }
 
-tt_is_live() {
-    local t
-    for t in "$@"; do
-        [ "$(tt_state "$t" | cut -d'|' -f1 | sort | uniq -c | tr -d ' \n')" = 3live ] || return 1
-    done
+tt_is_live() { # one look at status, however many tables
+    tt_status | python3 -c '
+import json, sys
+s = json.load(sys.stdin)
+live = [{t["name"] for t in l if t["state"] == "live"} for l in [s["capture"]["tables"]] + [k["tables"] for k in s["sinks"]]]
+sys.exit(0 if len(live) == 3 and all(set(sys.argv[1:]) <= l for l in live) else 1)' "$@" 2>/dev/null
 }
 
 tt_live() {

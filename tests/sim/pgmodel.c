@@ -372,8 +372,8 @@ static void lose(struct pgmodel *m, uint32_t upto)
     write_rec(m, (struct pg_rec){.type = REC_RESTART, .tx = -1, .xid = highest});
     m->flushed = m->n_wal;
     for (uint32_t t = 0; t < PG_TABLES; t++)
-        if (m->published[t] && m->published_at[t] >= upto) /* ALTER PUBLICATION is flushed before it answers: only a failover loses it */
-            m->published[t] = false;
+        while (m->n_publishing[t] && m->publishing[t][m->n_publishing[t] - 1].rec >= upto) /* ALTER PUBLICATION is flushed before it answers: only a failover loses it */
+            m->n_publishing[t]--;
     m->up = false;
     m->boot++;
     m->slot.active = NULL;
@@ -392,7 +392,9 @@ void pgmodel_promote(struct pgmodel *m)
     m->c->failovers++;
     lose(m, m->replayed);
     m->timeline++;
-    m->slot = (struct pg_slot){0};
+    if (tr_prng_chance(m->prng, 1, 2))
+        m->slot = (struct pg_slot){0};
+    m->slot.confirmed = m->slot.on_disk = TR_MIN(m->slot.on_disk, pg_lsn(m->replayed)); /* one that was kept in step with the primary's */
 }
 
 /* ---- snapshots ---- */
@@ -509,8 +511,6 @@ bool pgmodel_is_published(const struct pgmodel *m, uint32_t rec)
     const struct pg_rec *r = &m->wal[rec];
     if (r->kind == K_BEAT)
         return true;
-    if (!m->published[r->table])
-        return false;
     uint32_t first = rec;
     if (m->by_first)
         for (uint32_t i = 0; i < rec; i++)
@@ -518,5 +518,25 @@ bool pgmodel_is_published(const struct pgmodel *m, uint32_t rec)
                 first = i;
                 break;
             }
-    return first >= m->published_at[r->table];
+    bool on = false;
+    for (uint32_t i = 0; i < m->n_publishing[r->table] && m->publishing[r->table][i].rec <= first; i++)
+        on = m->publishing[r->table][i].on;
+    return on;
+}
+
+bool pgmodel_publishes(const struct pgmodel *m, uint32_t table)
+{
+    return m->n_publishing[table] && m->publishing[table][m->n_publishing[table] - 1].on;
+}
+
+void pgmodel_publish(struct pgmodel *m, uint32_t table, bool on)
+{
+    if (pgmodel_publishes(m, table) == on || m->n_publishing[table] == PG_PUBLISHINGS_MAX)
+        return;
+    m->publishing[table][m->n_publishing[table]++] = (struct pg_publishing){m->n_wal, on};
+    m->membership[table] += on;
+    pgmodel_xid(m);
+    m->flushed = m->n_wal;
+    m->c->adds += on;
+    m->c->removals += !on;
 }

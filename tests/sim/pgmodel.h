@@ -26,7 +26,7 @@
 #include "cdc_source.h"
 #include "prng.h"
 
-enum { PG_TABLES = 2, PG_KEYS = 6, PG_TX_MAX = 2048, PG_REC_MAX = 16384, PG_VER_MAX = 8192, PG_PENDING_MAX = 8 };
+enum { PG_PUBLISHINGS_MAX = 256, PG_TABLES = 2, PG_KEYS = 6, PG_TX_MAX = 2048, PG_REC_MAX = 16384, PG_VER_MAX = 8192, PG_PENDING_MAX = 8 };
 #define PG_BASE UINT64_C(0x1000000)
 #define PG_REC_BYTES 32
 
@@ -78,13 +78,14 @@ struct pg_snapshot {
 
 struct pg_counts {
     uint64_t tx, commits, aborts, sub_aborts, moves, truncates, async_undone, hung_streamed, unique_waits, crashes, failovers, slots_lost, cuts, streamed, streamed_aborted, chunks,
-        replica_chunks, fills, empty_fills, fence_waits, beats, adds;
+        replica_chunks, fills, empty_fills, fence_waits, beats, adds, removals;
 };
 
 struct pgmodel {
     struct tr_prng *prng;
     struct pg_counts *c;
     bool with_async, with_hang, with_replica, with_truncate, with_unique_waits; /* of this seed */
+    uint32_t crash_after_read; /* one time in so many the server crashes when a client has just read; 0: never */
     uint32_t stream_one_in;   /* a change of an open transaction makes the walsender stream it, one time in so many; 0: never */
     int server_version;
 
@@ -102,9 +103,15 @@ struct pgmodel {
     uint64_t boot;            /* grows with each restart: connections of an older one are dead */
     bool cut;                 /* the network: nothing arrives */
 
+    uint32_t sent_max;        /* the walsender lags: it has got no further than this record */
+
     /* what selects and carries the tables */
-    bool published[PG_TABLES];
-    uint32_t published_at[PG_TABLES]; /* record */
+    bool hidden[PG_TABLES];   /* not selected by the configuration yet */
+    struct pg_publishing {    /* since that record, it is published or not */
+        uint32_t rec;
+        bool on;
+    } publishing[PG_TABLES][PG_PUBLISHINGS_MAX];
+    uint32_t n_publishing[PG_TABLES];
     bool by_first;            /* a transaction is published if it first wrote after that; else each change by its own place */
     uint64_t membership[PG_TABLES];
     struct pg_slot {
@@ -157,6 +164,8 @@ bool pgmodel_locked(const struct pgmodel *m, uint32_t table, bool replica); /* b
 struct pg_row pgmodel_read(const struct pgmodel *m, const struct pg_snapshot *s, bool replica, uint32_t table, uint32_t key);
 struct pg_row pgmodel_now(const struct pgmodel *m, uint32_t table, uint32_t key); /* all that is visible */
 bool pgmodel_is_published(const struct pgmodel *m, uint32_t rec);
+bool pgmodel_publishes(const struct pgmodel *m, uint32_t table); /* now */
+void pgmodel_publish(struct pgmodel *m, uint32_t table, bool on);
 
 /* ---- pgsource.c, pgwire.c */
 struct tr_cdc *pgsource_new(struct pgmodel *m); /* of one life of the process; its memory is its own */

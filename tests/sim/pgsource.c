@@ -106,6 +106,15 @@ static int back(struct session *s, struct tr_err *err)
     return is_dead(s) ? lost(s, err, "the connection was closed") : TR_OK;
 }
 
+/* When it hurts: what was read may be undone before anybody has asked whether it is flushed. */
+static void crash_perhaps(struct pgmodel *m)
+{
+    if (m->crash_after_read && tr_prng_chance(m->prng, 1, m->crash_after_read)) {
+        pgmodel_crash(m);
+        m->up = tr_prng_chance(m->prng, 1, 2);
+    }
+}
+
 static int wait_while(struct session *s, bool (*holds)(struct session *s, uint64_t arg), uint64_t arg, int64_t deadline_ns, struct tr_err *err)
 {
     while (holds(s, arg)) {
@@ -147,19 +156,22 @@ static int tables(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(voi
     struct session *s = of(cs);
     struct pgmodel *m = s->m;
     struct tr_cdc_table v[PG_TABLES];
+    bool hidden[PG_TABLES];
     int rc = arrive(s, false, deadline_ns, err);
     if (rc < 0)
         return rc;
+    memcpy(hidden, m->hidden, sizeof hidden);
     for (uint32_t i = 0; i < PG_TABLES; i++) {
-        v[i] = (struct tr_cdc_table){.ns = "public", .published = m->published[i], .key_ok = true, .rows_estimate = PG_KEYS, .bytes_estimate = PG_KEYS * 30, .storage_fingerprint = 1,
-                                     .membership = m->published[i] ? m->membership[i] : 0, .filenode = (uint64_t)m->storage[i] + 1, .attributes = 1, .source_id = 1000 + i};
+        v[i] = (struct tr_cdc_table){.ns = "public", .published = pgmodel_publishes(m, i), .key_ok = true, .rows_estimate = PG_KEYS, .bytes_estimate = PG_KEYS * 30, .storage_fingerprint = 1,
+                                     .membership = pgmodel_publishes(m, i) ? m->membership[i] : 0, .filenode = (uint64_t)m->storage[i] + 1, .attributes = 1, .source_id = 1000 + i};
         snprintf(v[i].name, sizeof v[i].name, "t%u", i);
         if (!v[i].published)
             snprintf(v[i].unpublished, sizeof v[i].unpublished, "the publication does not hold it");
     }
     rc = back(s, err);
     for (uint32_t i = 0; i < PG_TABLES && rc >= 0; i++)
-        cb(arg, &v[i]);
+        if (!hidden[i])
+            cb(arg, &v[i]);
     return rc;
 }
 
@@ -186,13 +198,9 @@ static int publish(struct tr_cdc_session *cs, int64_t deadline_ns, bool *ret_cha
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < PG_TABLES; i++)
-        if (!m->published[i]) {
-            m->published[i] = *ret_changed = true;
-            m->published_at[i] = m->n_wal;
-            m->membership[i]++;
-            pgmodel_xid(m);
-            m->flushed = m->n_wal;
-            m->c->adds++;
+        if (!m->hidden[i] && !pgmodel_publishes(m, i)) {
+            pgmodel_publish(m, i, true);
+            *ret_changed = true;
         }
     return back(s, err);
 }
@@ -449,7 +457,9 @@ static int chunk_close(struct tr_cdc_session *cs, int64_t deadline_ns, uint64_t 
     *ret_needs_flush = !s->replica;
     s->m->c->chunks++;
     s->m->c->replica_chunks += s->replica;
-    return back(s, err);
+    rc = back(s, err);
+    crash_perhaps(s->m);
+    return rc;
 }
 
 static int fetch(struct tr_cdc_session *cs, const struct tr_schema *t, struct tr_slice key, uint64_t xid, int64_t deadline_ns, struct tr_cdc_row *ret, uint64_t *ret_h, bool *ret_needs_flush,
@@ -474,6 +484,7 @@ static int fetch(struct tr_cdc_session *cs, const struct tr_schema *t, struct tr
     rc = back(s, err);
     if (rc < 0)
         return rc;
+    crash_perhaps(m);
     m->c->fills++;
     m->c->empty_fills += !r.there;
     if (!r.there)

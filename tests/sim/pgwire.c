@@ -331,7 +331,7 @@ static void aborted(struct pg_conn *c, uint32_t rec)
 /* One record; false: nothing more is flushed. */
 static bool decode(struct pg_conn *c)
 {
-    if (c->next >= m->flushed || c->n + 64 > QUEUE_MAX)
+    if (c->next >= TR_MIN(m->flushed, m->sent_max) || c->n + 64 > QUEUE_MAX)
         return false;
     uint32_t rec = c->next++;
     const struct pg_rec *r = &m->wal[rec];
@@ -372,7 +372,7 @@ static void feedback(struct pg_conn *c, const char *p)
     uint64_t flush;
     memcpy(&flush, p + 9, 8);
     flush = be64toh(flush);
-    TR_ASSERT(flush <= pg_lsn(c->next));
+    TR_ASSERT(flush <= pg_lsn(m->flushed));
     c->reply_asked |= p[33] != 0;
     if (flush <= m->slot.confirmed)
         return;
@@ -431,19 +431,19 @@ static void refuse(struct pg_conn *c, const char *sqlstate, const char *text)
 PGresult *pgwire_describe(uint32_t table);
 PGresult *pgwire_describe(uint32_t table)
 {
-    static const char *const v[3][17] = {
-        {"id", "23", "-1", "integer", "23", "b", "N", "1", "t", "f", NULL, "1", "f", "d", "t", "f", "f"},
-        {"a", "23", "-1", "integer", "23", "b", "N", "2", "f", "f", NULL, "0", "f", "d", "t", "f", "f"},
-        {"t", "25", "-1", "text", "25", "b", "S", "3", "f", "f", NULL, "0", "f", "d", "t", "f", "f"},
+    static const char *const v[3][21] = {
+        {"id", "23", "-1", "integer", "23", "b", "N", "1", "t", "f", NULL, "1", "f", "d", "t", "f", "f", NULL, NULL, NULL, "f"},
+        {"a", "23", "-1", "integer", "23", "b", "N", "2", "f", "f", NULL, "0", "f", "d", "t", "f", "f", NULL, NULL, NULL, "f"},
+        {"t", "25", "-1", "text", "25", "b", "S", "3", "f", "f", NULL, "0", "f", "d", "t", "f", "f", NULL, NULL, NULL, "f"},
     };
     PGresult *r = calloc(1, sizeof *r);
     (void)table;
     TR_ASSERT(r != NULL);
     r->status = PGRES_TUPLES_OK;
     r->rows = 3;
-    r->columns = 17;
+    r->columns = 21;
     for (int i = 0; i < 3; i++)
-        for (int k = 0; k < 17; k++)
+        for (int k = 0; k < 21; k++)
             cell(r, i, k, v[i][k]);
     return r;
 }
@@ -652,11 +652,13 @@ int PQntuples(const PGresult *r)
 
 char *PQgetvalue(const PGresult *r, int row, int column)
 {
+    TR_ASSERT(row < r->rows && column < r->columns);
     return (char *)(uintptr_t)r->cell[row * r->columns + column];
 }
 
 int PQgetisnull(const PGresult *r, int row, int column)
 {
+    TR_ASSERT(row < r->rows && column < r->columns);
     return r->null[row * r->columns + column];
 }
 
@@ -671,7 +673,7 @@ char *PQresultErrorField(const PGresult *r, int field)
 int PQgetCopyData(PGconn *c, char **ret, int async)
 {
     TR_ASSERT(async);
-    if (dead(c) || !c->streaming || !has_message(c))
+    if (dead(c) || !c->streaming || !has_message(c) || tr_prng_chance(m->prng, 1, 8)) /* packets end anywhere */
         return 0;
     struct message q = c->queue[c->head];
     c->head = (c->head + 1) % QUEUE_MAX;

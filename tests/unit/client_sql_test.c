@@ -84,6 +84,25 @@ static void row_of(struct made *m, int which, const char *spec)
     assert_int_equal(tr_key_encode(schema, r, &m->key[which], &err), TR_OK);
 }
 
+/* Which column a parameter is of, against the parameters that were planned. */
+static void columns_of(const struct tr_sqlm_step *s, const struct tr_change *g)
+{
+    uint32_t n = 0, want = s->kind == TR_SQLM_TRUNCATE ? 0 : s->kind == TR_SQLM_TOMBSTONE ? schema->n_key : schema->n_columns;
+    const struct tr_row *r = g->op == TR_OP_DELETE ? &g->before : &g->after;
+    for (uint32_t i = 0; s->left_out && i < schema->n_columns; i++)
+        want -= s->left_out[i];
+    for (uint32_t k = 0; k < s->n; k++) {
+        int c = tr_sqlm_param_column(schema, s->kind, s->left_out, k + 1);
+        if (c < 0)
+            continue;
+        n++;
+        assert_int_equal(s->params[k].type, schema->columns[c].type);
+        if (!schema->columns[c].key_pos && !s->params[k].null)
+            assert_true(tr_slice_eq(s->params[k].text, r->v[c]));
+    }
+    assert_int_equal(n, want);
+}
+
 static int step_row(const struct tr_sqlm *to, const struct tr_change *g)
 {
     struct tr_sqlm_step steps[2];
@@ -93,6 +112,7 @@ static int step_row(const struct tr_sqlm *to, const struct tr_change *g)
     for (int i = 0; i < n; i++) {
         struct tr_buf q = {0};
         sqlite3_stmt *s = NULL;
+        columns_of(&steps[i], g);
         assert_int_equal(tr_sqlm_text(to, &steps[i], &q), TR_OK);
         if (sqlite3_prepare_v2(db, tr_buf_cstr(&q), -1, &s, NULL) != SQLITE_OK)
             fail_msg("%s: %s", sqlite3_errmsg(db), tr_buf_cstr(&q));

@@ -8,9 +8,11 @@
 #include "clock.h"
 #include "oslog.h"
 
-/* Everything that decides how a value is printed. search_path: type names come out qualified unless they are the system's. */
+/* Everything that decides how a value is printed and read. search_path: type names come out qualified unless they are the system's. row_security: a
+ * policy on rows is an error, never a snapshot that lacks the rows which the stream has. */
 static const char pinned[] = "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=3 -c bytea_output=hex "
-                             "-c search_path=pg_catalog -c client_min_messages=warning -c standard_conforming_strings=on -c xmloption=content";
+                             "-c search_path=pg_catalog -c client_min_messages=warning -c standard_conforming_strings=on -c xmloption=content "
+                             "-c lc_monetary=C -c array_nulls=on -c quote_all_identifiers=off -c row_security=off";
 
 void tr_pgconn_init(struct tr_pgconn *c, const char *what)
 {
@@ -87,6 +89,24 @@ static void one_line(char *to, size_t cap, const char *from)
     to[n] = 0;
 }
 
+/* What stands in quotes in a message about data is the data. */
+static void without_values(char *text)
+{
+    char *to = text;
+    bool in = false;
+    for (const char *p = text; *p; p++) {
+        if (*p == '"' && !(in && p[1] == '"')) {
+            in = !in;
+            *to++ = '"';
+        } else if (!in) {
+            *to++ = *p;
+        } else if (*p == '"') {
+            p++;
+        }
+    }
+    *to = 0;
+}
+
 int tr_pg_error(struct tr_pgconn *c, const PGresult *res, const char *doing, struct tr_err *err)
 {
     char text[384], state[6] = "";
@@ -95,6 +115,8 @@ int tr_pg_error(struct tr_pgconn *c, const PGresult *res, const char *doing, str
     if (st)
         snprintf(state, sizeof state, "%s", st);
     one_line(text, sizeof text, primary ? primary : c->pg ? PQerrorMessage(c->pg) : "not connected");
+    if (!strncmp(state, "22", 2) && strcmp(state, "22021") != 0 && strcmp(state, "22P05") != 0) /* those quote names of encodings */
+        without_values(text);
     uint8_t blame = TR_BLAME_ENDPOINT;
     int rc = tr_pg_classify(state, &blame);
     tr_err_set(err, rc, TR_DOM_PG, "%s: %s: %s", c->what, doing, *text ? text : "the connection was closed");

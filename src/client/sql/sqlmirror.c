@@ -18,6 +18,8 @@
 #include "key.h"
 #include "text.h"
 
+enum { LOG_OURS = 9 }; /* parameters of LOG before the table's own columns */
+
 int tr_sqlm_init(struct tr_sqlm *m, enum tr_dialect d, enum tr_table_kind kind, const struct tr_schema *s, const char *ns, const char *name, struct tr_err *err)
 {
     *m = (struct tr_sqlm){.dialect = d, .kind = kind, .schema = s, .ns = ns, .name = name, .n_rest = (uint16_t)(s->n_columns - s->n_key)};
@@ -279,6 +281,19 @@ int tr_sqlm_plan(const struct tr_sqlm *m, const struct tr_change *g, struct tr_a
             return rc;
     }
     return n;
+}
+
+int tr_sqlm_param_column(const struct tr_schema *s, enum tr_sqlm_kind kind, const uint8_t *left_out, uint32_t n)
+{
+    if (kind == TR_SQLM_TOMBSTONE)
+        return n && n <= s->n_key ? s->key[n - 1] : -1;
+    if (kind == TR_SQLM_TRUNCATE)
+        return -1;
+    uint32_t at = kind == TR_SQLM_LOG ? LOG_OURS : 0;
+    for (uint32_t i = 0; i < s->n_columns; i++)
+        if (!(left_out && left_out[i]) && ++at == n)
+            return (int)i;
+    return -1;
 }
 
 /* ---- texts ---- */
@@ -601,8 +616,8 @@ static void text_truncate(struct writer *w)
 
 static void text_log(struct writer *w)
 {
-    static const char *const ours[] = {"_tr_epoch", "_tr_commit_lsn", "_tr_ordinal", "_tr_op", "_tr_commit_time", "_tr_xid", "_tr_version", "_tr_unchanged", "_tr_old_key"};
-    static const char *const types[] = {BIG, BIG, BIG, "text", TSZ, BIG, BIG, "text", "text"};
+    static const char *const ours[LOG_OURS] = {"_tr_epoch", "_tr_commit_lsn", "_tr_ordinal", "_tr_op", "_tr_commit_time", "_tr_xid", "_tr_version", "_tr_unchanged", "_tr_old_key"};
+    static const char *const types[LOG_OURS] = {BIG, BIG, BIG, "text", TSZ, BIG, BIG, "text", "text"};
     lit(w, "INSERT INTO ");
     table(w);
     lit(w, " (");

@@ -53,6 +53,9 @@ void tr_sqlm_done(struct tr_sqlm *m);
 /* 0, 1 or 2 steps, in the order in which they must run. Everything lives in the arena or in the change. */
 int tr_sqlm_plan(const struct tr_sqlm *m, const struct tr_change *g, struct tr_arena *a, struct tr_sqlm_step steps[2], struct tr_err *err);
 
+/* Of which column of the schema parameter n (from 1) of such a statement is the new value or the key; -1: of none. */
+int tr_sqlm_param_column(const struct tr_schema *s, enum tr_sqlm_kind kind, const uint8_t *left_out, uint32_t n);
+
 /* The statement of a step, with placeholders $1 … (PostgreSQL) or ?1 … (SQLite). */
 int tr_sqlm_text(const struct tr_sqlm *m, const struct tr_sqlm_step *s, struct tr_buf *out);
 

@@ -55,7 +55,7 @@ static int check_server(struct doctor *d)
                    " current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_replication_slots), (SELECT count(*) FROM pg_stat_replication),"
                    " current_setting('max_slot_wal_keep_size'), pg_is_in_recovery(), (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user),"
                    " has_database_privilege(current_database(), 'CREATE'), (extract(epoch FROM clock_timestamp()) * 1e6)::bigint, current_user,"
-                   " current_setting('max_prepared_transactions')::int, current_setting('server_version_num')::int",
+                   " current_setting('max_prepared_transactions')::int, current_setting('server_version_num')::int, current_setting('server_encoding')",
                    0, NULL, &r);
     if (rc < 0)
         return rc;
@@ -66,6 +66,8 @@ static int check_server(struct doctor *d)
         say(d, TR_FINDING_WARN, "server_version", "server", "PostgreSQL %s is known to fail decoding large workloads with 'invalid memory alloc request size' => update to the next minor release", ver);
     else
         say(d, TR_FINDING_OK, "server_version", "server", "PostgreSQL %s", ver);
+    if (!strcmp(tr_pg_val(r, 0, 14), "SQL_ASCII"))
+        say(d, TR_FINDING_WARN, "encoding", "server", "the database is SQL_ASCII: PostgreSQL refuses to send text of it that is not UTF-8, and capture would stand at the first => make sure that it holds UTF-8 only, or move it to a database with an encoding");
     if (strcmp(tr_pg_val(r, 0, 1), "logical") != 0)
         say(d, TR_FINDING_ERROR, "wal_level", "server", "wal_level is %s => ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL", tr_pg_val(r, 0, 1));
     else
@@ -189,15 +191,40 @@ static void one_table(void *arg, const struct tr_cdc_table *t)
             " ALTER PUBLICATION \"%s\" ADD TABLE %s", pub, name, pub, name, pub, name);
     else if (t->partial)
         say(d, TR_FINDING_WARN, "table_partial", name, "publication %s is tailrace's, and has a row filter or column list on %s: tailrace removes it and takes a new snapshot => to keep it, make a publication of your own", pub, name);
+    const char *lacks = t->generated_identity ? "whose replica identity has a generated column that is not published" : "which has no replica identity";
+    const char *full = t->generated_identity ? "REPLICA IDENTITY DEFAULT, with a primary key that has no generated column," : "REPLICA IDENTITY FULL";
     if (t->no_identity && t->published)
-        say(d, TR_FINDING_ERROR, "table_identity", name, "publication %s holds %s, which has no replica identity: UPDATE and DELETE of it fail at the source => ALTER TABLE %s REPLICA IDENTITY FULL,"
-            " or give it a primary key", pub, name, name);
+        say(d, TR_FINDING_ERROR, "table_identity", name, "publication %s holds %s, %s: UPDATE and DELETE of it fail at the source => ALTER TABLE %s %s"
+            " or give it a primary key", pub, name, lacks, name, full);
     else if (t->no_identity)
-        say(d, TR_FINDING_NOTE, "table_identity", name, "%s is not published, since UPDATE and DELETE of it would fail at the source => ALTER TABLE %s REPLICA IDENTITY FULL brings it into changelogs", name, name);
+        say(d, TR_FINDING_NOTE, "table_identity", name, "%s is not published, since UPDATE and DELETE of it would fail at the source => ALTER TABLE %s %s brings it into %s", name, name, full,
+            t->generated_identity ? "mirrors" : "changelogs");
     if (!t->key_ok)
         say(d, TR_FINDING_WARN, "table_key", name, "%s: %s, so it can have no mirror => ALTER TABLE %s ADD PRIMARY KEY (...), or ALTER TABLE %s REPLICA IDENTITY USING INDEX ...", name, t->no_key, name, name);
     else
         say(d, TR_FINDING_OK, "table_key", name, "%s has a usable key%s", name, t->published || d->foreign ? "" : "; it will be added to the publication");
+}
+
+/* Named, without a wildcard, and yet nothing that can be captured. */
+static int check_kinds(struct doctor *d)
+{
+    PGresult *r = NULL;
+    int rc = query(d,
+                   "SELECT n.nspname, c.relname, CASE WHEN c.relispartition THEN 'a partition of ' || (SELECT format('%I.%I', rn.nspname, rc.relname) FROM pg_class rc JOIN pg_namespace rn ON rn.oid = rc.relnamespace"
+                   "   WHERE rc.oid = pg_partition_root(c.oid)) WHEN c.relkind = 'v' THEN 'a view' WHEN c.relkind = 'm' THEN 'a materialized view'"
+                   "   ELSE 'a foreign table' END, c.relispartition FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+                   " WHERE c.relkind IN ('v', 'm', 'f') OR (c.relkind IN ('r', 'p') AND c.relispartition)",
+                   0, NULL, &r);
+    for (int i = 0; rc >= 0 && i < PQntuples(r); i++) {
+        char name[160];
+        snprintf(name, sizeof name, "%s.%s", tr_pg_val(r, i, 0), tr_pg_val(r, i, 1));
+        for (size_t k = 0; k < d->s->o->tables.n; k++)
+            if (!strcmp(d->s->o->tables.v[k], name))
+                say(d, TR_FINDING_WARN, "table_kind", name, "%s is %s, and is not captured by itself => name %s", name, tr_pg_val(r, i, 2),
+                    tr_pg_bool(r, i, 3) ? "the table that it is a partition of: all its partitions come with it" : "the tables that its rows come from, if they are of this database and in its WAL");
+    }
+    PQclear(r);
+    return rc < 0 ? rc : TR_OK;
 }
 
 static int check_tables(struct doctor *d)
@@ -207,7 +234,7 @@ static int check_tables(struct doctor *d)
     if (rc >= 0)
         rc = query(d,
                    "SELECT n.nspname, c.relname, c.relpersistence = 'u', has_table_privilege(c.oid, 'SELECT'), has_schema_privilege(n.oid, 'USAGE'),"
-                   " pg_has_role(c.relowner, 'USAGE'), current_user FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+                   " pg_has_role(c.relowner, 'USAGE'), current_user, row_security_active(c.oid) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
                    " WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence IN ('p', 'u')"
                    " AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')",
                    0, NULL, &r);
@@ -225,6 +252,8 @@ static int check_tables(struct doctor *d)
             say(d, TR_FINDING_WARN, "unlogged", name, "%s is unlogged: PostgreSQL writes no WAL for it and nothing of it can be captured => ALTER TABLE %s SET LOGGED", name, name);
         if (!tr_pg_bool(r, i, 3) || !tr_pg_bool(r, i, 4))
             say(d, TR_FINDING_ERROR, "select_privilege", name, "user %s may not read %s, so no snapshot can be taken => GRANT USAGE ON SCHEMA \"%s\" TO \"%s\"; GRANT SELECT ON %s TO \"%s\"", user, name, ns, user, name, user);
+        if (tr_pg_bool(r, i, 7))
+            say(d, TR_FINDING_ERROR, "row_security", name, "row security hides rows of %s from user %s, so no snapshot can be taken => ALTER ROLE \"%s\" BYPASSRLS", name, user, user);
         if (!tr_pg_bool(r, i, 5) && d->s->o->create)
             say(d, TR_FINDING_NOTE, "table_owner", name, "user %s does not own %s and cannot put it into a publication => as its owner: ALTER PUBLICATION \"%s\" ADD TABLE %s", user, name, d->s->o->publication, name);
     }
@@ -270,5 +299,7 @@ int tr_pg_check(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(void 
         rc = check_publication(&d);
     if (rc >= 0)
         rc = check_tables(&d);
+    if (rc >= 0)
+        rc = check_kinds(&d);
     return rc < 0 ? rc : TR_OK;
 }

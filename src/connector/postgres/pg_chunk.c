@@ -60,32 +60,144 @@ static int put_table(struct tr_buf *b, const struct tr_schema *t)
     return rc >= 0 ? tr_quote_ident(b, tr_slice_str(t->name)) : rc;
 }
 
-/* ('lit'::type, …) of an encoded key */
-static int put_key(struct tr_buf *b, const struct tr_schema *t, struct tr_slice key, struct tr_err *err)
+/* How a key is compared as its index does: with the operators of each type's default order, which for a type of an extension are in its schema, not in
+ * the search path, and perhaps of other names; a domain as what it is over, since there are no operators for a domain over an enum. */
+enum { KEY_COLUMNS_MAX = 32 }; /* PostgreSQL's INDEX_MAX_KEYS */
+
+struct key_ops {
+    bool named;                            /* some column has operators that must be named */
+    char op[KEY_COLUMNS_MAX][5][2 * 64 + 16]; /* by position in the key and strategy less 1: < <= = >= > */
+    char base[KEY_COLUMNS_MAX][2 * 64 + 8];   /* what a domain is over; empty for other types */
+};
+
+enum key_op { KEY_LT, KEY_LE, KEY_EQ, KEY_GE, KEY_GT };
+
+static const char *const plain_ops[5] = {"<", "<=", "=", ">=", ">"};
+
+static int read_ops(struct pg_session *s, const struct tr_schema *t, int64_t deadline_ns, struct key_ops *ret, struct tr_err *err)
 {
-    struct tr_slice cols[TR_COLUMNS_MAX];
-    int rc = tr_key_decode(key, t->n_key, cols, err);
+    bool own = false; /* types of the system have their operators where everybody finds them */
+    ret->named = false;
+    struct tr_buf types;
+    tr_buf_init(&types);
+    int rc = t->n_key <= KEY_COLUMNS_MAX ? tr_buf_append_u8(&types, '{') : TR_REJECT;
+    for (uint32_t k = 0; k < t->n_key && rc >= 0; k++) {
+        const struct tr_column *c = &t->columns[t->key[k]];
+        own |= strpbrk(c->source_type, ".\"") != NULL;
+        rc = tr_buf_printf(&types, "%s%u", k ? "," : "", c->source_type_id);
+        ret->base[k][0] = 0;
+        for (int o = 0; o < 5; o++)
+            snprintf(ret->op[k][o], sizeof ret->op[k][o], "%s", plain_ops[o]);
+    }
     if (rc >= 0)
-        rc = tr_buf_append_u8(b, '(');
-    for (uint32_t i = 0; i < t->n_key && rc >= 0; i++) {
-        if (i)
-            rc = tr_buf_append_str(b, ", ");
+        rc = tr_buf_append_u8(&types, '}');
+    PGresult *r = NULL;
+    const char *v[] = {tr_buf_cstr(&types)};
+    if (rc >= 0 && own)
+        rc = tr_pg_exec(&s->conn,
+                        "WITH RECURSIVE d AS (SELECT x.pos, t.oid, t.typtype, t.typbasetype FROM unnest($1::oid[]) WITH ORDINALITY x(oid, pos) JOIN pg_type t ON t.oid = x.oid"
+                        "  UNION ALL SELECT d.pos, t.oid, t.typtype, t.typbasetype FROM d JOIN pg_type t ON d.typtype = 'd' AND t.oid = d.typbasetype)"
+                        " SELECT d.pos, 0, format_type(d.oid, -1) FROM d WHERE d.typtype <> 'd' AND EXISTS (SELECT FROM d x WHERE x.pos = d.pos AND x.typtype = 'd')"
+                        " UNION ALL SELECT d.pos, m.amopstrategy, format('OPERATOR(%I.%s)', n.nspname, o.oprname) FROM d JOIN pg_opclass c ON c.opcintype = d.oid AND c.opcdefault"
+                        " JOIN pg_am a ON a.oid = c.opcmethod AND a.amname = 'btree' JOIN pg_amop m ON m.amopfamily = c.opcfamily AND m.amoplefttype = d.oid AND m.amoprighttype = d.oid"
+                        " JOIN pg_operator o ON o.oid = m.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace WHERE n.nspname <> 'pg_catalog'",
+                        1, v, deadline_ns, &r, err);
+    tr_buf_done(&types);
+    for (int i = 0; r && rc >= 0 && i < PQntuples(r); i++) {
+        int k = atoi(tr_pg_val(r, i, 0)) - 1, o = atoi(tr_pg_val(r, i, 1)) - 1;
+        if (k >= 0 && k < (int)t->n_key && o < 0) {
+            snprintf(ret->base[k], sizeof ret->base[k], "%s", tr_pg_val(r, i, 2));
+        } else if (k >= 0 && k < (int)t->n_key && o < 5) {
+            snprintf(ret->op[k][o], sizeof ret->op[k][o], "%s", tr_pg_val(r, i, 2));
+            ret->named = true;
+        }
+    }
+    PQclear(r);
+    return rc < 0 ? rc : TR_OK;
+}
+
+static int put_column(struct tr_buf *b, const struct tr_schema *t, const struct key_ops *o, uint32_t k)
+{
+    int rc = tr_quote_ident(b, tr_slice_str(t->columns[t->key[k]].name));
+    return rc >= 0 && *o->base[k] ? tr_buf_printf(b, "::%s", o->base[k]) : rc;
+}
+
+static int put_literal(struct tr_buf *b, const struct tr_schema *t, const struct key_ops *o, uint32_t k, struct tr_slice text)
+{
+    int rc = tr_quote_literal(b, text);
+    return rc >= 0 ? tr_buf_printf(b, "::%s", *o->base[k] ? o->base[k] : t->columns[t->key[k]].source_type) : rc;
+}
+
+static int put_one(struct tr_buf *b, const struct tr_schema *t, const struct key_ops *o, uint32_t k, enum key_op op, struct tr_slice text)
+{
+    int rc = put_column(b, t, o, k);
+    if (rc >= 0)
+        rc = tr_buf_printf(b, " %s ", o->op[k][op]);
+    return rc >= 0 ? put_literal(b, t, o, k, text) : rc;
+}
+
+/* (a, b) op ('lit'::type, …) as one row comparison, which an index serves whole */
+static int put_rows(struct tr_buf *b, const struct tr_schema *t, const struct key_ops *o, enum key_op op, const struct tr_slice *cols)
+{
+    int rc = tr_buf_append_u8(b, '(');
+    for (uint32_t k = 0; k < t->n_key && rc >= 0; k++) {
+        rc = k ? tr_buf_append_str(b, ", ") : TR_OK;
         if (rc >= 0)
-            rc = tr_quote_literal(b, cols[i]);
+            rc = put_column(b, t, o, k);
+    }
+    if (rc >= 0)
+        rc = tr_buf_printf(b, ") %s (", plain_ops[op]);
+    for (uint32_t k = 0; k < t->n_key && rc >= 0; k++) {
+        rc = k ? tr_buf_append_str(b, ", ") : TR_OK;
         if (rc >= 0)
-            rc = tr_buf_printf(b, "::%s", t->columns[t->key[i]].source_type);
+            rc = put_literal(b, t, o, k, cols[k]);
     }
     return rc >= 0 ? tr_buf_append_u8(b, ')') : rc;
 }
 
-static int put_compare(struct tr_buf *b, const struct tr_schema *t, const char *op, struct tr_slice key, struct tr_err *err)
+/* The same column by column, each with operators of its own: "a >= x AND (a > x OR (a = x AND …))"; what comes first bounds an index scan. */
+static int put_each(struct tr_buf *b, const struct tr_schema *t, const struct key_ops *o, enum key_op op, const struct tr_slice *cols)
 {
-    int rc = tr_buf_append_u8(b, '(');
+    int rc = TR_OK;
+    for (uint32_t k = 0; k < t->n_key && rc >= 0; k++) {
+        bool last = k + 1 == t->n_key;
+        if (op == KEY_EQ || last) {
+            rc = put_one(b, t, o, k, op, cols[k]);
+            if (rc >= 0 && !last)
+                rc = tr_buf_append_str(b, " AND ");
+            continue;
+        }
+        enum key_op strict = op == KEY_GT || op == KEY_GE ? KEY_GT : KEY_LT, or_equal = strict == KEY_GT ? KEY_GE : KEY_LE;
+        rc = put_one(b, t, o, k, or_equal, cols[k]);
+        if (rc >= 0)
+            rc = tr_buf_append_str(b, " AND (");
+        if (rc >= 0)
+            rc = put_one(b, t, o, k, strict, cols[k]);
+        if (rc >= 0)
+            rc = tr_buf_append_str(b, " OR (");
+        if (rc >= 0)
+            rc = put_one(b, t, o, k, KEY_EQ, cols[k]);
+        if (rc >= 0)
+            rc = tr_buf_append_str(b, " AND ");
+    }
+    for (uint32_t k = 1; op != KEY_EQ && k < t->n_key && rc >= 0; k++)
+        rc = tr_buf_append_str(b, "))");
+    return rc;
+}
+
+/* " AND key op the encoded key" */
+static int put_compare(struct pg_session *s, struct tr_buf *b, const struct tr_schema *t, enum key_op op, struct tr_slice key, int64_t deadline_ns, struct tr_err *err)
+{
+    struct tr_slice cols[TR_COLUMNS_MAX];
+    struct key_ops ops;
+    int rc = tr_key_decode(key, t->n_key, cols, err);
     if (rc >= 0)
-        rc = put_columns(b, t, true);
+        rc = read_ops(s, t, deadline_ns, &ops, err);
     if (rc >= 0)
-        rc = tr_buf_printf(b, ") %s ", op);
-    return rc >= 0 ? put_key(b, t, key, err) : rc;
+        rc = tr_buf_append_str(b, " AND ");
+    if (rc >= 0)
+        rc = ops.named ? put_each(b, t, &ops, op, cols) : put_rows(b, t, &ops, op, cols);
+    return rc;
 }
 
 /* FROM [ONLY] table WHERE row filter AND: plain tables without their inheritance children, which are tables of their own. */
@@ -136,11 +248,8 @@ int tr_pg_chunk_plan(struct tr_cdc_session *cs, const struct tr_schema *t, struc
         rc = put_columns(&q, t, true);
     if (rc >= 0)
         rc = put_from(s, &q, t, deadline_ns, err);
-    if (rc >= 0 && lo.n) {
-        rc = tr_buf_append_str(&q, " AND ");
-        if (rc >= 0)
-            rc = put_compare(&q, t, ">", lo, err);
-    }
+    if (rc >= 0 && lo.n)
+        rc = put_compare(s, &q, t, KEY_GT, lo, deadline_ns, err);
     if (rc >= 0)
         rc = tr_buf_append_str(&q, " ORDER BY ");
     if (rc >= 0)
@@ -206,16 +315,10 @@ int tr_pg_chunk_open(struct tr_cdc_session *cs, const struct tr_schema *t, struc
         rc = put_columns(&q, t, false);
     if (rc >= 0)
         rc = put_from(s, &q, t, deadline_ns, err);
-    if (rc >= 0 && lo.n) {
-        rc = tr_buf_append_str(&q, " AND ");
-        if (rc >= 0)
-            rc = put_compare(&q, t, ">", lo, err);
-    }
-    if (rc >= 0 && hi.n) {
-        rc = tr_buf_append_str(&q, " AND ");
-        if (rc >= 0)
-            rc = put_compare(&q, t, "<=", hi, err);
-    }
+    if (rc >= 0 && lo.n)
+        rc = put_compare(s, &q, t, KEY_GT, lo, deadline_ns, err);
+    if (rc >= 0 && hi.n)
+        rc = put_compare(s, &q, t, KEY_LE, hi, deadline_ns, err);
     if (rc >= 0)
         rc = tr_buf_append_str(&q, ") TO STDOUT");
     if (rc >= 0)
@@ -322,9 +425,7 @@ int tr_pg_fetch(struct tr_cdc_session *cs, const struct tr_schema *t, struct tr_
     if (rc >= 0)
         rc = put_from(s, &q, t, deadline_ns, err);
     if (rc >= 0)
-        rc = tr_buf_append_str(&q, " AND ");
-    if (rc >= 0)
-        rc = put_compare(&q, t, "=", key, err);
+        rc = put_compare(s, &q, t, KEY_EQ, key, deadline_ns, err);
     if (rc >= 0)
         rc = tr_pg_exec(&s->conn, text_of(&q), 0, NULL, deadline_ns, &s->row, err);
     tr_buf_done(&q);

@@ -128,7 +128,8 @@ static int commit(struct pg_stream *s, uint64_t commit_lsn, uint64_t end_lsn, st
     return TR_OK;
 }
 
-/* The tuple's columns as a row in the poll's arena. key_only: of a 'K' tuple the other columns are sent as nulls that mean nothing. */
+/* The tuple's columns as a row in the poll's arena. key_only: of a 'K' tuple the other columns are sent as nulls that mean nothing; so they are in an 'O' tuple
+ * of a partition that has another identity than its root, whose name it goes by. */
 static int put_row(struct pg_stream *s, const struct tr_schema *schema, const struct tr_pg_tuple *t, bool key_only, struct tr_row *ret, struct tr_err *err)
 {
     if (t->n != schema->n_columns)
@@ -184,7 +185,7 @@ static int row(struct pg_stream *s, const struct tr_pg_msg *m, struct tr_err *er
     c->schema = r->schema;
     int rc = TR_OK;
     if (m->u.row.old_kind)
-        rc = put_row(s, r->schema, &m->u.row.old, m->u.row.old_kind == 'K', &c->before, err);
+        rc = put_row(s, r->schema, &m->u.row.old, m->u.row.old_kind == 'K' || !r->schema->full_identity, &c->before, err);
     if (rc == TR_OK && m->u.row.has_new)
         rc = put_row(s, r->schema, &m->u.row.new_, false, &c->after, err);
     return rc;

@@ -4,6 +4,8 @@
  *   - the columns: published ones only, i.e. never dropped, generated ones only where the publication sends them
  *   - the key: the primary key for REPLICA IDENTITY DEFAULT and FULL, the chosen index for USING INDEX; only if it is
  *     immediate (a deferrable key is no key), valid and complete
+ *   - what makes that key unusable for a mirror: a column of it that is not sent (generated, or outside a column list), a partition whose own
+ *     replica identity does not hold all of it
  *   - whether a key column compares otherwise than by its text (citext, nondeterministic collations)
  *   - attmissingval: the constant default that rows older than the column took on without being rewritten
  */
@@ -13,6 +15,20 @@
 
 #include "pg_types.h"
 
+/* The columns of the key, at most one row. */
+#define KEY                                                                                                                     \
+    "k AS MATERIALIZED (SELECT (string_to_array(i.indkey::text, ' ')::int2[])[:i.indnkeyatts] AS cols FROM rel c JOIN pg_index i ON i.indrelid = c.oid AND i.indisvalid"  \
+    "        AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL AND CASE c.relreplident WHEN 'i'"                  \
+    "        THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END LIMIT 1),"
+
+/* What a change of a partition carries is for the partition's own replica identity to say, which ALTER TABLE of the root does not touch: one that lacks
+ * a part of the root's key, by name; and whether any has less than FULL. */
+#define LEAVES                                                                                                                  \
+    " leaves AS MATERIALIZED (SELECT min(t.relid::regclass::text) FILTER (WHERE h.relreplident <> 'f' AND EXISTS (SELECT FROM k JOIN pg_attribute ka ON ka.attrelid = c.oid AND ka.attnum = ANY (k.cols)"  \
+    "        WHERE NOT EXISTS (SELECT FROM pg_index i JOIN pg_attribute ia ON ia.attrelid = h.oid AND ia.attnum = ANY ((string_to_array(i.indkey::text, ' ')::int2[])[:i.indnkeyatts])"  \
+    "          WHERE i.indrelid = h.oid AND ia.attname = ka.attname AND CASE h.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END))) AS odd_leaf,"  \
+    "        bool_or(h.relreplident <> 'f') AS lean FROM rel c CROSS JOIN LATERAL pg_partition_tree(c.oid) t JOIN pg_class h ON h.oid = t.relid WHERE c.relkind = 'p' AND t.isleaf),"
+
 #define TAIL                                                                                                                    \
     "SELECT r.name, r.typ, r.mod, format_type(r.typ, r.mod), b.oid, b.typtype, b.typcategory, coalesce(a.attnum, 0),"          \
     "       coalesce(a.attnotnull, false), coalesce(a.attgenerated <> '', false),"                                             \
@@ -20,16 +36,16 @@
     "         FROM pg_partition_tree(c.oid) pt JOIN pg_attribute l ON l.attrelid = pt.relid AND l.attname = a.attname WHERE l.atthasmissing LIMIT 1) END,"  \
     "       coalesce(array_position(k.cols, a.attnum), 0),"                                                                    \
     "       coalesce(NOT o.collisdeterministic, false) OR coalesce(b.typname = 'citext', false),"                              \
-    "       c.relreplident, c.pk, c.pk_deferrable, coalesce(a.atthasdef, false)"                                                                              \
+    "       c.relreplident, c.pk, c.pk_deferrable, coalesce(a.atthasdef, false), n.unsent, n.unsent_generated, l.odd_leaf, coalesce(l.lean, false)"           \
     " FROM rel c CROSS JOIN cols r"                                                                                            \
     " LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = r.name::name AND NOT a.attisdropped AND a.atttypid = r.typ" \
     " LEFT JOIN LATERAL (WITH RECURSIVE d AS (SELECT t.oid, t.typbasetype, t.typtype, t.typcategory, t.typname FROM pg_type t"  \
     "        WHERE t.oid = r.typ UNION ALL SELECT x.oid, x.typbasetype, x.typtype, x.typcategory, x.typname"                    \
     "        FROM d JOIN pg_type x ON d.typtype = 'd' AND x.oid = d.typbasetype) SELECT * FROM d WHERE typtype <> 'd') b ON true" \
     " LEFT JOIN pg_collation o ON o.oid = a.attcollation"                                                                      \
-    " LEFT JOIN LATERAL (SELECT (string_to_array(i.indkey::text, ' ')::int2[])[:i.indnkeyatts] AS cols FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid"             \
-    "        AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL AND CASE c.relreplident WHEN 'i'"                  \
-    "        THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END LIMIT 1) k ON true"                             \
+    " LEFT JOIN k ON true LEFT JOIN leaves l ON true"                                                                          \
+    " LEFT JOIN (SELECT g.attname AS unsent, g.attgenerated <> '' AS unsent_generated FROM k JOIN rel ON true JOIN pg_attribute g ON g.attrelid = rel.oid AND g.attnum = ANY (k.cols)"  \
+    "        WHERE NOT EXISTS (SELECT FROM cols y WHERE y.name = g.attname) ORDER BY g.attgenerated <> '' DESC LIMIT 1) n ON true"  \
     " ORDER BY r.pos"
 
 #define REL                                                                                                                     \
@@ -39,11 +55,11 @@
 
 const char tr_pgschema_sql_relation[] =
     "WITH " REL " WHERE c.oid = $1::oid UNION ALL SELECT $1::oid, 'r', 'd', false, false WHERE NOT exists (SELECT FROM pg_class WHERE oid = $1::oid)),"
-    " cols AS (SELECT * FROM unnest($2::text[], $3::oid[], $4::int4[]) WITH ORDINALITY AS u(name, typ, mod, pos)) " TAIL;
+    KEY LEAVES " cols AS (SELECT * FROM unnest($2::text[], $3::oid[], $4::int4[]) WITH ORDINALITY AS u(name, typ, mod, pos)) " TAIL;
 
 #define TABLE_HEAD                                                                                                              \
     "WITH " REL " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')),"  \
-    " cols AS (SELECT a.attname::text AS name, a.atttypid AS typ, a.atttypmod AS mod, a.attnum AS pos FROM rel JOIN pg_attribute a"    \
+    KEY LEAVES " cols AS (SELECT a.attname::text AS name, a.atttypid AS typ, a.atttypmod AS mod, a.attnum AS pos FROM rel JOIN pg_attribute a"    \
     "   ON a.attrelid = rel.oid AND a.attnum > 0 AND NOT a.attisdropped"
 
 /* The columns that are sent: those of a column list, else all; generated ones from 18 on, if they are in the list or the publication sends them. A table
@@ -134,9 +150,12 @@ int tr_pgschema_build(const PGresult *r, const struct tr_pg_msg *rel, const char
         return tr_err_set(err, TR_FATAL, TR_DOM_SOURCE, "table %s.%s has %d columns", ns, name, n);
     char identity = rel ? rel->u.relation.identity : tr_slice_str(val(r, 0, 13)).n ? val(r, 0, 13)[0] : 'd';
     bool pk = val(r, 0, 14) && val(r, 0, 14)[0] == 't', pk_deferrable = val(r, 0, 15) && val(r, 0, 15)[0] == 't';
+    const char *unsent = val(r, 0, 17), *odd_leaf = val(r, 0, 19);
+    bool unsent_generated = val(r, 0, 18) && val(r, 0, 18)[0] == 't', lean = val(r, 0, 20)[0] == 't';
     reason[0] = 0;
     uint32_t n_key = 0;
     const char *odd = NULL;
+    bool current = true; /* the catalog still knows all that the message names */
     for (int i = 0; i < n; i++) {
         struct tr_column *c = &cols[i];
         memset(c, 0, sizeof *c);
@@ -147,6 +166,7 @@ int tr_pgschema_build(const PGresult *r, const struct tr_pg_msg *rel, const char
         c->type = tr_pgtype_canonical(base ? (uint32_t)strtoul(base, NULL, 10) : 0, tt ? tt[0] : 'b', tc ? tc[0] : 'X');
         tr_pgtype_numeric(c->type == TR_TYPE_DECIMAL ? num(r, i, 2) : -1, &c->precision, &c->scale);
         c->source_pos = (int16_t)num(r, i, 7);
+        current &= c->source_pos != 0;
         c->not_null = val(r, i, 8) && val(r, i, 8)[0] == 't';
         c->generated = val(r, i, 9) && val(r, i, 9)[0] == 't';
         c->fill_default = val(r, i, 10);
@@ -160,6 +180,11 @@ int tr_pgschema_build(const PGresult *r, const struct tr_pg_msg *rel, const char
     }
     if (identity == 'n')
         snprintf(reason, sizeof reason, "REPLICA IDENTITY NOTHING");
+    else if (unsent && (unsent_generated || current))
+        snprintf(reason, sizeof reason, unsent_generated ? "key column %s is generated and not published (PostgreSQL 18 can publish it: publish_generated_columns)"
+                                                         : "key column %s is not in the publication's column list", unsent);
+    else if (odd_leaf)
+        snprintf(reason, sizeof reason, "its partition %s has another replica identity, which lacks a part of the key; cure: ALTER TABLE %s REPLICA IDENTITY FULL", odd_leaf, odd_leaf);
     else if (odd)
         snprintf(reason, sizeof reason, "key column %s compares by more than its bytes (citext or a nondeterministic collation)", odd);
     else if (n_key == 0 && pk_deferrable && identity != 'i')
@@ -172,6 +197,6 @@ int tr_pgschema_build(const PGresult *r, const struct tr_pg_msg *rel, const char
     }
     number_key(cols, (uint32_t)n, is_key, key_pos);
     struct tr_schema_def d = {
-        .ns = ns, .name = name, .no_key_reason = reason, .columns = cols, .n_columns = (uint32_t)n, .full_identity = identity == 'f', .source_id = rel ? rel->u.relation.oid : 0};
+        .ns = ns, .name = name, .no_key_reason = reason, .columns = cols, .n_columns = (uint32_t)n, .full_identity = identity == 'f' && !lean, .source_id = rel ? rel->u.relation.oid : 0};
     return tr_schema_new(&d, ret, err);
 }

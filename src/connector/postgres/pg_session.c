@@ -118,7 +118,13 @@ bool tr_pg_selected(const struct tr_pg_source_options *o, const char *ns, const 
 #define IDENTITY(of) \
     "(" of ".relreplident = 'f' OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = " of ".oid AND i.indisvalid AND i.indimmediate" \
     "   AND CASE " of ".relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END))"
-#define TABLES(place, limited, in_schema) \
+/* From 18 on UPDATE and DELETE fail as well where a generated column of the identity is not published; a virtual one never is. */
+#define UNSENT_18(of) \
+    "EXISTS (SELECT FROM pg_attribute g WHERE g.attrelid = " of ".oid AND g.attgenerated <> '' AND NOT g.attisdropped AND NOT (g.attgenerated = 's' AND coalesce(p.pubgencols = 's' OR g.attnum = ANY (x.prattrs), false))" \
+    "   AND (" of ".relreplident = 'f' OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = " of ".oid AND g.attnum = ANY (i.indkey::int2[])" \
+    "     AND CASE " of ".relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)))"
+#define UNSENT_13(of) "false"
+#define TABLES(place, limited, in_schema, unsent) \
     "SELECT n.nspname, c.relname, c.relkind, coalesce((p.puballtables OR " place " IS NOT NULL) AND (c.relkind = 'r' OR p.pubviaroot), false)," \
     "  CASE c.relkind WHEN 'p' THEN (SELECT coalesce(sum(greatest(l.reltuples, 0)), 0) FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid" \
     "       WHERE t.isleaf) ELSE greatest(c.reltuples, 0) END::bigint," \
@@ -131,20 +137,26 @@ bool tr_pg_selected(const struct tr_pg_source_options *o, const char *ns, const 
     "  CASE c.relkind WHEN 'r' THEN c.relfilenode ELSE 0 END, CASE c.relkind WHEN 'r' THEN coalesce((SELECT hashtextextended(string_agg(" \
     "       format('%s:%s:%s:%s', a.attnum, a.atttypid, a.atttypmod, a.xmin), ',' ORDER BY a.attnum), 0)" \
     "       FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), 0) ELSE 0 END," \
-    "  CASE c.relkind WHEN 'r' THEN " IDENTITY("c") " ELSE NOT EXISTS (SELECT FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid" \
-    "       WHERE t.isleaf AND NOT " IDENTITY("l") ") END" \
+    "  CASE c.relkind WHEN 'r' THEN " IDENTITY("c") " AND NOT " unsent("c") " ELSE NOT EXISTS (SELECT FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid" \
+    "       WHERE t.isleaf AND (NOT " IDENTITY("l") " OR " unsent("l") ")) END," \
+    "  CASE c.relkind WHEN 'r' THEN " unsent("c") " ELSE EXISTS (SELECT FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid WHERE t.isleaf AND " unsent("l") ") END" \
     " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_publication p ON p.pubname = $1" \
     " LEFT JOIN pg_publication_rel x ON x.prpubid = p.oid AND x.prrelid = c.oid" in_schema \
     " WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'" \
     "   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') ORDER BY 1, 2"
 
-static const char sql_tables_15[] = TABLES("coalesce(x.oid, y.oid)", "coalesce(x.prqual IS NOT NULL OR x.prattrs IS NOT NULL, false)",
-                                           " LEFT JOIN pg_publication_namespace y ON y.pnpubid = p.oid AND y.pnnspid = n.oid");
-static const char sql_tables_13[] = TABLES("x.oid", "false", "");
+#define PLACE_15 "coalesce(x.oid, y.oid)", "coalesce(x.prqual IS NOT NULL OR x.prattrs IS NOT NULL, false)", \
+                 " LEFT JOIN pg_publication_namespace y ON y.pnpubid = p.oid AND y.pnnspid = n.oid"
+#define TABLES_OF(...) TABLES(__VA_ARGS__)
+
+static const char sql_tables_18[] = TABLES_OF(PLACE_15, UNSENT_18);
+static const char sql_tables_15[] = TABLES_OF(PLACE_15, UNSENT_13);
+static const char sql_tables_13[] = TABLES("x.oid", "false", "", UNSENT_13);
 
 static const char *sql_tables(const struct pg_session *s)
 {
-    return s->conn.server_version >= 150000 ? sql_tables_15 : sql_tables_13;
+    int v = s->conn.server_version;
+    return v >= 180000 ? sql_tables_18 : v >= 150000 ? sql_tables_15 : sql_tables_13;
 }
 
 /* See the head of this file. */
@@ -161,6 +173,9 @@ static void why_unpublished(const struct pg_session *s, const PGresult *r, int i
     const char *name = s->o->publication;
     if (!*tr_pg_val(r, i, 8))
         snprintf(ret, cap, "there is no publication %s", name);
+    else if (!tr_pg_bool(r, i, 3) && tr_pg_bool(r, i, 15))
+        snprintf(ret, cap, "its replica identity has a generated column that is not published, so that UPDATE and DELETE of it would fail at the source: give it a primary key without one, and"
+                           " REPLICA IDENTITY DEFAULT");
     else if (!tr_pg_bool(r, i, 3) && !tr_pg_bool(r, i, 14))
         snprintf(ret, cap, "it has no replica identity, so that UPDATE and DELETE of it would fail at the source if it were published: give it a primary key, or, for its history alone,"
                            " REPLICA IDENTITY FULL");
@@ -207,6 +222,7 @@ static int tables(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(voi
         tr_schema_unref(sc);
         t.partial = tr_pg_bool(r, i, 10);
         t.no_identity = !tr_pg_bool(r, i, 14);
+        t.generated_identity = tr_pg_bool(r, i, 15);
         why_unpublished(s, r, i, t.unpublished, sizeof t.unpublished);
         cb(arg, &t);
     }
@@ -231,9 +247,12 @@ static int describe(struct tr_cdc_session *cs, const char *ns, const char *name,
 
 /* ---- publication ---- */
 
-static int put_name(struct tr_buf *b, const char *ns, const char *name)
+/* ONLY: else the tables that inherit from it would come and go with it, which are tables of their own, perhaps without an identity. */
+static int put_name(struct tr_buf *b, const char *kind, const char *ns, const char *name)
 {
-    int rc = tr_quote_ident(b, tr_slice_str(ns));
+    int rc = *kind == 'r' ? tr_buf_append_str(b, "ONLY ") : TR_OK;
+    if (rc >= 0)
+        rc = tr_quote_ident(b, tr_slice_str(ns));
     if (rc >= 0)
         rc = tr_buf_append_u8(b, '.');
     return rc >= 0 ? tr_quote_ident(b, tr_slice_str(name)) : rc;
@@ -268,7 +287,7 @@ static int alter(struct pg_session *s, const PGresult *r, bool ours, bool withou
                 continue;
             rc = tr_buf_append_str(b, b->n ? ", " : "");
             if (rc >= 0)
-                rc = put_name(b, ns, name);
+                rc = put_name(b, tr_pg_val(r, i, 2), ns, name);
         }
     }
     if (rc >= 0 && add.n && !ours)

@@ -4,8 +4,8 @@
  * up while the other waits.
  *
  * Whole rows that follow one another go together in one statement (pg_run.h); what needs a statement of its own ends the run, so that the
- * order of a table's changes stays. Two keys that differ to us may be one to the mirror's index (citext): the server then refuses the run, and
- * the batch is written again row by row.
+ * order of a table's changes stays. A batch that is refused is written again row by row: for the error to name the column, and since two keys
+ * that differ to us may be one to the mirror's index (citext), which ROW_TWICE says.
  */
 #include <poll.h>
 #include <stdio.h>
@@ -35,8 +35,12 @@ struct pg_writer {
     struct tr_buf params;        /* NUL-terminated copies */
     const char **values;
     uint32_t cap;
-    uint32_t sent[WINDOW + 8];   /* part of each statement whose answer is outstanding; oldest first */
+    struct {
+        uint32_t part;
+        uintptr_t statement;     /* 0: none of ours */
+    } sent[WINDOW + 8];          /* whose answers are outstanding; oldest first */
     uint32_t n_sent, rows_sent;
+    const struct tr_sealed *batch;
     struct pg_run run;
     bool by_row;                 /* this batch without runs */
 };
@@ -83,6 +87,26 @@ static int take(struct pg_writer *w, int64_t deadline_ns, PGresult **ret, struct
     return TR_OK;
 }
 
+/* The server says of which parameter it could not take the value: that is a column. */
+static void name_column(struct pg_writer *w, const PGresult *r, uint32_t part, uintptr_t statement, struct tr_err *err)
+{
+    const char *context = PQresultErrorField(r, PG_DIAG_CONTEXT), *at = context ? strstr(context, "parameter $") : NULL;
+    const struct tr_sqltarget *t = tr_sqltarget_of(w->batch->parts[part].target);
+    size_t it = 0;
+    struct tr_slice k;
+    void *v;
+    while (at && statement && tr_map_next(&w->statements, &it, &k, &v)) {
+        if ((uintptr_t)v != statement || k.n < 10)
+            continue;
+        int i = tr_sqlm_param_column(t->schema, k.p[8], k.n > 10 ? k.p + 10 : NULL, (uint32_t)strtoul(at + strlen("parameter $"), NULL, 10));
+        char text[sizeof err->msg];
+        memcpy(text, err->msg, sizeof text);
+        if (i >= 0)
+            snprintf(err->msg, sizeof err->msg, "column %s of table %s: %.400s", t->schema->columns[i].name, t->name, text);
+        return;
+    }
+}
+
 /* Reads the answers of all statements sent. The first failure stays in err, the rest are aborted ones. */
 static int drain(struct pg_writer *w, int64_t deadline_ns, struct tr_err *err)
 {
@@ -96,8 +120,9 @@ static int drain(struct pg_writer *w, int64_t deadline_ns, struct tr_err *err)
         if (rc >= 0 && st == PGRES_FATAL_ERROR) {
             rc = tr_pg_error(&w->conn, r, "writing", err);
             if ((rc == TR_REJECT || rc == TR_STALE) && err) {
-                err->code = w->sent[i];
+                err->code = w->sent[i].part;
                 err->blame = rc == TR_REJECT ? TR_BLAME_BATCH : TR_BLAME_TARGET;
+                name_column(w, r, w->sent[i].part, w->sent[i].statement, err);
             }
         }
         PQclear(r);
@@ -112,9 +137,10 @@ static int drain(struct pg_writer *w, int64_t deadline_ns, struct tr_err *err)
     return rc;
 }
 
-static int sent(struct pg_writer *w, uint32_t part, uint32_t rows, int64_t deadline_ns, struct tr_err *err)
+static int sent(struct pg_writer *w, uint32_t part, uintptr_t statement, uint32_t rows, int64_t deadline_ns, struct tr_err *err)
 {
-    w->sent[w->n_sent++] = part;
+    w->sent[w->n_sent].part = part;
+    w->sent[w->n_sent++].statement = statement;
     w->rows_sent += rows;
     if (w->n_sent < WINDOW && w->rows_sent < WINDOW_ROWS)
         return TR_OK;
@@ -127,7 +153,7 @@ static int send_text(struct pg_writer *w, const char *sql, uint32_t part, int64_
 {
     if (!PQsendQueryParams(w->conn.pg, sql, 0, NULL, NULL, NULL, NULL, 0))
         return lost(w, "writing", err);
-    return sent(w, part, 1, deadline_ns, err);
+    return sent(w, part, 0, 1, deadline_ns, err);
 }
 
 static int no_memory(const char *for_what, struct tr_err *err)
@@ -136,7 +162,7 @@ static int no_memory(const char *for_what, struct tr_err *err)
 }
 
 /* s == NULL: the statement of the run. */
-static int statement(struct pg_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, char name[24], struct tr_err *err)
+static int statement(struct pg_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, char name[24], uintptr_t *ret, struct tr_err *err)
 {
     tr_buf_clear(&w->key);
     if (tr_buf_append_u64le(&w->key, t->id) < 0 || tr_buf_append_u8(&w->key, (uint8_t)(s ? s->kind : w->run.kind)) < 0 || tr_buf_append_u8(&w->key, !s) < 0 ||
@@ -144,20 +170,21 @@ static int statement(struct pg_writer *w, const struct tr_sqltarget *t, const st
         return no_memory("statement", err);
     void *known = NULL;
     if (tr_map_find(&w->statements, tr_buf_slice(&w->key), &known)) {
-        snprintf(name, 24, "tr%llu", (unsigned long long)(uintptr_t)known);
+        *ret = (uintptr_t)known;
+        snprintf(name, 24, "tr%llu", (unsigned long long)*ret);
         return TR_OK;
     }
     tr_buf_clear(&w->text);
     int rc = s ? tr_sqlm_text(&t->m, s, &w->text) : tr_sqlm_text_run(&t->m, w->run.kind, &w->text);
     if (rc < 0 || !tr_buf_cstr(&w->text))
         return no_memory("statement", err);
-    uintptr_t n = ++w->next_statement;
+    uintptr_t n = *ret = ++w->next_statement;
     snprintf(name, 24, "tr%llu", (unsigned long long)n);
     if (tr_map_put(&w->statements, tr_buf_slice(&w->key), (void *)n, NULL) < 0)
         return no_memory("statement", err);
     if (!PQsendPrepare(w->conn.pg, name, tr_buf_cstr(&w->text), 0, NULL))
         return lost(w, "preparing", err);
-    return sent(w, part, 1, deadline_ns, err);
+    return sent(w, part, 0, 1, deadline_ns, err);
 }
 
 static int reserve_values(struct pg_writer *w, uint32_t n, struct tr_err *err)
@@ -175,7 +202,8 @@ static int reserve_values(struct pg_writer *w, uint32_t n, struct tr_err *err)
 static int run_step(struct pg_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, struct tr_err *err)
 {
     char name[24];
-    int rc = statement(w, t, s, part, deadline_ns, name, err);
+    uintptr_t number = 0;
+    int rc = statement(w, t, s, part, deadline_ns, name, &number, err);
     if (rc >= 0)
         rc = reserve_values(w, s->n, err);
     if (rc < 0)
@@ -196,7 +224,7 @@ static int run_step(struct pg_writer *w, const struct tr_sqltarget *t, const str
     }
     if (!PQsendQueryPrepared(w->conn.pg, name, (int)s->n, w->values, NULL, NULL, 0))
         return lost(w, "writing", err);
-    return sent(w, part, 1, deadline_ns, err);
+    return sent(w, part, number, 1, deadline_ns, err);
 }
 
 /* Sends the run, if there is one. */
@@ -206,7 +234,8 @@ static int end_run(struct pg_writer *w, int64_t deadline_ns, struct tr_err *err)
     if (!r->target)
         return TR_OK;
     char name[24];
-    int rc = statement(w, r->target, NULL, r->part, deadline_ns, name, err);
+    uintptr_t number = 0;
+    int rc = statement(w, r->target, NULL, r->part, deadline_ns, name, &number, err);
     if (rc >= 0)
         rc = reserve_values(w, r->n_columns, err);
     if (rc >= 0 && tr_pg_run_values(r, w->values) < 0)
@@ -215,7 +244,7 @@ static int end_run(struct pg_writer *w, int64_t deadline_ns, struct tr_err *err)
         rc = lost(w, "writing", err);
     uint32_t part = r->part, n = r->n;
     tr_pg_run_clear(r);
-    return rc >= 0 ? sent(w, part, n, deadline_ns, err) : rc;
+    return rc >= 0 ? sent(w, part, number, n, deadline_ns, err) : rc;
 }
 
 static int step(struct pg_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, struct tr_slice key, uint32_t part, int64_t deadline_ns, struct tr_err *err)
@@ -301,6 +330,7 @@ static int write_rows(struct pg_writer *w, const struct tr_sealed *b, int64_t de
     if (!PQenterPipelineMode(w->conn.pg))
         return lost(w, "writing", err);
     w->n_sent = w->rows_sent = 0;
+    w->batch = b;
     tr_pg_run_clear(&w->run);
     int rc = TR_OK;
     for (uint32_t i = 0; i < b->n_parts && rc >= 0; i++)
@@ -346,7 +376,7 @@ static int write_batch(struct tr_writer *tw, struct tr_endpoint *ep, const struc
     struct pg_writer *w = of(tw);
     w->by_row = false;
     int rc = attempt(w, b, deadline_ns, err);
-    if (rc < 0 && err && !strcmp(err->sqlstate, ROW_TWICE)) {
+    if (rc < 0 && (rc == TR_REJECT || !strcmp(err->sqlstate, ROW_TWICE))) {
         *err = (struct tr_err){0};
         w->by_row = true;
         rc = attempt(w, b, deadline_ns, err);
