@@ -46,12 +46,15 @@ struct capture_chain {
 
 struct tr_cap_table *tr_cap_table_of(struct tr_capture *c, const char *ns, const char *name)
 {
+    char both[2 * 64 + 2];
+    int n = snprintf(both, sizeof both, "%s%c%s", ns, 0, name);
+    struct tr_slice k = tr_slice_of(both, (size_t)n);
     tr_mutex_lock(&c->lock);
-    struct tr_cap_table *t;
-    for (t = c->tables; t; t = t->next)
-        if (!strcmp(t->ns, ns) && !strcmp(t->name, name))
-            break;
-    if (!t && (t = tr_calloc(1, sizeof *t))) {
+    struct tr_cap_table *t = tr_map_get(&c->by_name, k);
+    if (!t && (t = tr_calloc(1, sizeof *t)) && tr_map_put(&c->by_name, k, t, NULL) < 0) {
+        tr_free(t);
+        t = NULL;
+    } else if (t && !*t->name) {
         snprintf(t->ns, sizeof t->ns, "%s", ns);
         snprintf(t->name, sizeof t->name, "%s", name);
         t->heartbeat = !strcmp(ns, c->heartbeat_ns) && !strcmp(name, c->heartbeat_name);

@@ -83,6 +83,7 @@ struct tr_capture {
 
     struct tr_mutex lock;
     struct tr_cond cond;        /* registrar: work, stop */
+    struct tr_map by_name;      /* lock: "ns\0name" → struct tr_cap_table * */
     struct tr_cap_table *_Atomic tables; /* grows at its head under the lock; whoever has the head may walk on: `next` never changes */
     bool stop;
     struct tr_thread *registrar;
