@@ -154,13 +154,13 @@ class Bench:
 
     def tables1000(self, n):
         self.source("set synchronous_commit = off",
-                    "do $$ begin for g in {}..{} loop execute format('insert into cap.n%s values ($1, $1, $2)', g % {}) using g, 'a text of some length'; if g % 10 = 0 then commit; end if; end loop; end $$".format(
+                    "do $$ begin for g in {}..{} loop execute format('insert into capn.n%s values ($1, $1, $2)', g % {}) using g, 'a text of some length'; if g % 10 = 0 then commit; end if; end loop; end $$".format(
                         self.next_id, self.next_id + n - 1, TABLES))
         self.next_id += n
 
-    def drain_peer(self, end):
+    def drain_peer(self, end, publication):
         t, cpu, rss = self.timed([os.path.join(self.o.bin, "pg_recvlogical"), "-d", self.o.source, "--slot", "peer", "--start", "--no-loop", "--endpos", end,
-                                  "-o", "proto_version=1", "-o", "publication_names=bcap", "-f", "/dev/null"], os.path.join(self.o.tmp, "peer.out"))
+                                  "-o", "proto_version=1", "-o", "publication_names=" + publication, "-f", "/dev/null"], os.path.join(self.o.tmp, "peer.out"))
         return t, cpu, rss
 
     def drain_us(self, config, rows):
@@ -168,7 +168,7 @@ class Bench:
         s = self.wait("capture runs", lambda s: s["capture"]["state"] == "running", every=0.005)
         t0, c0 = time.monotonic(), self.cpu()
         want = self.frames + rows
-        s = self.wait("the backlog is in the log", lambda s: s["log"]["durable_offset"] >= want and s["capture"]["records_in"] >= rows)
+        s = self.wait("the backlog is in the log", lambda s: s["log"]["durable_offset"] >= want and s["capture"]["records_in"] >= rows, every=0.05)
         t = time.monotonic() - t0
         cpu, rss = self.cpu() - c0, self.peak_rss()
         self.stop()
@@ -178,18 +178,23 @@ class Bench:
     def capture(self):
         self.source("create schema cap", "create table cap.t ({})".format(COLUMNS), "create table cap.large (id bigint primary key, v text)",
                     "create table cap.wide (id bigint primary key, {})".format(", ".join("c{} {}".format(i, "bigint" if i % 2 else "text") for i in range(WIDE))),
-                    "do $$ begin for g in 0..{} loop execute format('create table cap.n%s (id bigint primary key, a bigint, t text)', g); end loop; end $$".format(TABLES - 1))
+                    "create schema capn",
+                    "do $$ begin for g in 0..{} loop execute format('create table capn.n%s (id bigint primary key, a bigint, t text)', g); end loop; end $$".format(TABLES - 1))
+        return self.capture_of("cap", 3, (("{:,} transactions of one row", self.many, 300000), ("one transaction of {:,} rows", self.one, 1000000),
+                                          ("{{:,}} rows of {} columns, 100 a transaction".format(WIDE + 1), self.wide, 30000),
+                                          ("{:,} rows with a value of 1 MiB, 10 a transaction", self.large, 200))) + \
+            self.capture_of("capn", TABLES, (("{{:,}} rows over {:,} tables, 10 a transaction".format(TABLES), self.tables1000, 100000),))
+
+    def capture_of(self, schema, n_tables, shapes):
         # a sink that wants nothing: what is measured is capture
-        config = self.write_config("capture", "cap.*", ["{name: none, type: sqlite, path: '" + self.o.tmp + "/none.db', tables: ['no.thing']}"], "bcap")
+        config = self.write_config(schema, schema + ".*", ["{name: none, type: sqlite, path: '" + self.o.tmp + "/none-" + schema + ".db', tables: ['no.thing']}"], "b" + schema)
         self.start(config)
-        s = self.wait("the empty tables are live", lambda s: sum(t["state"] == "live" for t in s["capture"]["tables"]) == TABLES + 3, seconds=600, every=1)
+        s = self.wait("the empty tables are live", lambda s: sum(t["state"] == "live" for t in s["capture"]["tables"]) == n_tables, seconds=600, every=0.5)
         self.stop()
         self.frames = s["log"]["durable_offset"]
         self.source("select pg_create_logical_replication_slot('peer', 'pgoutput')")
         out = []
-        for label, make, n in (("{:,} transactions of one row", self.many, 300000), ("one transaction of {:,} rows", self.one, 1000000),
-                               ("{{:,}} rows of {} columns, 100 a transaction".format(WIDE + 1), self.wide, 30000), ("{:,} rows with a value of 1 MiB, 10 a transaction", self.large, 200),
-                               ("{{:,}} rows over {:,} tables, 10 a transaction".format(TABLES), self.tables1000, 100000)):
+        for label, make, n in shapes:
             runs = []
             n = max(int(n * self.o.scale) // 100 * 100, 100)
             for r in range(self.o.rounds):
@@ -199,11 +204,12 @@ class Bench:
                 self.source("select pg_logical_emit_message(true, 'bench', 'end')")
                 both = {}
                 for who in ("peer", "us") if r % 2 == 0 else ("us", "peer"):
-                    both[who] = self.drain_peer(end) if who == "peer" else self.drain_us(config, n)
+                    both[who] = self.drain_peer(end, "b" + schema) if who == "peer" else self.drain_us(config, n)
                 say("    {}, {}: peer {:.0f} rows/s, {:.2f} CPU-s; tailrace {:.0f} rows/s, {:.2f} CPU-s, {:.0f} MiB".format(
                     label.format(n), r + 1, n / both["peer"][0], both["peer"][1], n / both["us"][0], both["us"][1], both["us"][2] / 2**20))
                 runs.append(both)
             out.append({"label": label.format(n), "n": n, "runs": runs})
+        self.source("select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name in ('peer', 'b{}')".format(schema))
         return out
 
     def snapshot(self):

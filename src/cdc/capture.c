@@ -71,6 +71,7 @@ static void registrar(void *arg)
             t->reg_err = err;
         else
             t->got = got;
+        tr_waker_wake(c->wake_lane);
     }
     tr_mutex_unlock(&c->lock);
 }

@@ -225,9 +225,18 @@ static int lane_poll(struct tr_lane *tl, uint32_t max, struct tr_payloads *ret, 
     return TR_OK;
 }
 
+static void set_wake_lane(struct snap_lane *l, struct tr_waker *w)
+{
+    struct tr_capture *c = tr_container_of(l, struct capture_source, snap)->cap;
+    tr_mutex_lock(&c->lock);
+    c->wake_lane = w;
+    tr_mutex_unlock(&c->lock);
+}
+
 static int lane_arm(struct tr_lane *tl, struct tr_waker *w, struct tr_wait *ret)
 {
     struct snap_lane *l = lane_of(tl);
+    set_wake_lane(l, w);
     tr_mutex_lock(&l->lock);
     l->waker = w;
     int ready = !tr_list_empty(&l->queue);
@@ -253,6 +262,7 @@ static void lane_pause(struct tr_lane *l, bool on)
 static void lane_close(struct tr_lane *tl)
 {
     struct snap_lane *l = lane_of(tl);
+    set_wake_lane(l, NULL);
     tr_mutex_lock(&l->lock);
     l->waker = NULL;
     l->closed = true;

@@ -286,7 +286,7 @@ static int side_ask(struct pg_stream *s, struct tr_err *err)
     struct tr_buf bufs[4] = {{0}};
     const char *v[4] = {0};
     rc = tr_pgschema_relation_params(&m, bufs, v);
-    if (rc >= 0 && !PQsendQueryParams(s->side.pg, tr_pgschema_sql_relation, 4, NULL, v, NULL, NULL, 0))
+    if (rc >= 0 && !PQsendQueryPrepared(s->side.pg, "describe", 4, v, NULL, NULL, 0))
         rc = tr_pg_error(&s->side, NULL, "describing a table", err);
     for (int i = 0; i < 4; i++)
         tr_buf_done(&bufs[i]);
@@ -294,6 +294,36 @@ static int side_ask(struct pg_stream *s, struct tr_err *err)
         return side_lost(s, err);
     s->side_state = SIDE_BUSY;
     return TR_OK;
+}
+
+/* Planning the query takes ten times as long as running it, and a new connection meets every table anew. */
+static int side_prepare(struct pg_stream *s, struct tr_err *err)
+{
+    if (!PQsendPrepare(s->side.pg, "describe", tr_pgschema_sql_relation, 4, NULL)) {
+        tr_pg_error(&s->side, NULL, "describing a table", err);
+        return side_lost(s, err);
+    }
+    s->side_state = SIDE_PREPARING;
+    return TR_OK;
+}
+
+static int side_prepared(struct pg_stream *s, struct tr_err *err)
+{
+    if (PQflush(s->side.pg) < 0 || !PQconsumeInput(s->side.pg)) {
+        tr_pg_error(&s->side, NULL, "describing a table", err);
+        return side_lost(s, err);
+    }
+    if (PQisBusy(s->side.pg))
+        return TR_AGAIN;
+    PGresult *r = PQgetResult(s->side.pg), *end;
+    bool ok = PQresultStatus(r) == PGRES_COMMAND_OK;
+    if (!ok)
+        tr_pg_error(&s->side, r, "describing a table", err);
+    PQclear(r);
+    while (ok && (end = PQgetResult(s->side.pg)))
+        PQclear(end);
+    s->side_state = SIDE_READY;
+    return ok ? TR_OK : side_lost(s, err);
 }
 
 static int side_answer(struct pg_stream *s, struct tr_err *err)
@@ -354,9 +384,12 @@ static int side_step(struct pg_stream *s, struct tr_err *err)
             if (rc < 0)
                 return side_lost(s, NULL);
             if (rc == 1)
-                s->side_state = SIDE_READY;
+                rc = side_prepare(s, err);
             break;
         }
+        case SIDE_PREPARING:
+            rc = side_prepared(s, err);
+            break;
         case SIDE_READY:
             rc = side_ask(s, err);
             break;

@@ -28,7 +28,7 @@ struct pg_rel {
 };
 
 enum pg_state { PG_DOWN, PG_CONNECTING, PG_IDENTIFYING, PG_ASKING_SLOT, PG_STARTING, PG_STREAMING };
-enum pg_side { SIDE_DOWN, SIDE_CONNECTING, SIDE_READY, SIDE_BUSY };
+enum pg_side { SIDE_DOWN, SIDE_CONNECTING, SIDE_PREPARING, SIDE_READY, SIDE_BUSY };
 
 struct pg_stream {
     struct tr_source source;
