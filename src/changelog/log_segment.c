@@ -21,8 +21,8 @@ int tr_logframe_peek(struct tr_slice bytes, struct tr_logframe *ret, struct tr_e
     if (rc < 0)
         return rc;
     struct tr_cur c = tr_cur_of(tr_slice_sub(bytes, TR_FRAME_HEADER, ret->head.length));
-    ret->table_id = (uint32_t)tr_cur_varint(&c);
-    ret->schema_version = (uint32_t)tr_cur_varint(&c);
+    ret->table_id = tr_cur_varint32(&c);
+    ret->schema_version = tr_cur_varint32(&c);
     ret->version = tr_cur_varint(&c);
     ret->commit_lsn = tr_cur_varint(&c);
     if (!tr_cur_ok(&c))
