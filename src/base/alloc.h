@@ -30,5 +30,7 @@ tr_free(void *p)
 /* The nth allocation from now fails (1 = the next), once; 0 disarms. Returns how many allocations
  * were still to go: 0 means that the armed failure has happened. */
 uint64_t tr_alloc_fail_nth(uint64_t nth);
+/* The same, and all that follow it fail too, until tr_alloc_fail_nth(0). */
+void tr_alloc_fail_from(uint64_t nth);
 
 #endif

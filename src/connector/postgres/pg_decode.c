@@ -328,8 +328,7 @@ static int work(struct pg_stream *s, struct tr_err *err)
         s->stream_xid = 0;
         return TR_OK;
     case 'A':
-        tr_pg_txbuf_abort(&s->txbuf, m.xid, m.u.stream_abort.subxid);
-        return TR_OK;
+        return tr_pg_txbuf_abort(&s->txbuf, m.xid, m.u.stream_abort.subxid, err);
     case 'c':
         begin(s, m.u.commit.commit_lsn, m.xid, m.u.commit.ts);
         s->tx.end_lsn = m.u.commit.end_lsn;
