@@ -8,11 +8,15 @@ static _Atomic uint64_t countdown;
 
 #define LASTING (UINT64_C(1) << 63)
 
+static _Thread_local unsigned spared;
+
 static bool
 must_fail(void)
 {
 	uint64_t k = atomic_load_explicit(&countdown, memory_order_relaxed);
 
+	if (k != 0 && spared)
+		return false;
 	while (k != 0) {
 		if (k == LASTING)
 			return true;
@@ -33,6 +37,12 @@ void
 tr_alloc_fail_from(uint64_t nth)
 {
 	atomic_store_explicit(&countdown, nth | LASTING, memory_order_relaxed);
+}
+
+void
+tr_alloc_spared(bool on)
+{
+	spared += on ? 1 : -1u;
 }
 
 void *

@@ -9,6 +9,7 @@
 #ifndef TR_ALLOC_H
 #define TR_ALLOC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -32,5 +33,7 @@ tr_free(void *p)
 uint64_t tr_alloc_fail_nth(uint64_t nth);
 /* The same, and all that follow it fail too, until tr_alloc_fail_nth(0). */
 void tr_alloc_fail_from(uint64_t nth);
+/* Of this thread's allocations none fails or counts until as many false as true: a test kit's own, which it asserts to have. */
+void tr_alloc_spared(bool on);
 
 #endif
