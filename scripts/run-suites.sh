@@ -17,8 +17,11 @@ for suite in "$@"; do
     fi
     echo "==> $suite"
     start=$(date +%s)
+    at_once=
+    # End-to-end tests mostly wait: half as many again as there are processors.
+    [ "$suite" != e2e ] || at_once="--num-processes $((($(nproc) * 3 + 1) / 2))"
     # shellcheck disable=SC2086 # several options
-    meson test -C "$build" --no-rebuild --suite "$suite" --logbase "suite-$suite" --print-errorlogs ${TAILRACE_MESON_TEST_OPTIONS:-} </dev/null || failed=1
+    meson test -C "$build" --no-rebuild --suite "$suite" --logbase "suite-$suite" --print-errorlogs $at_once ${TAILRACE_MESON_TEST_OPTIONS:-} </dev/null || failed=1
     logs="$logs $log"
     # shellcheck disable=SC2086 # several files
     echo "==> $suite: $(python3 "$root/scripts/count_tests.py" $log) in $(($(date +%s) - start)) s"

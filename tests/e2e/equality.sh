@@ -5,6 +5,9 @@
 # test_decoding), and no look at a mirror ever saw half a transaction.
 #
 #   equality.sh VERSION [SEED] [KILLS PER PHASE]        the seed steers the workload and the moments; it does not make a run repeat exactly
+#
+# With more than 20 kills per phase (make torture) other mishaps come between them: connections ended by the server, both servers crashed, a mirror
+# that is read-only or locked, tailrace stopped for longer than wal_sender_timeout, new snapshots.
 set -euo pipefail
 # shellcheck source=tests/e2e/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -81,6 +84,32 @@ t = [x for k in s["sinks"] for x in k["tables"]]
 sys.exit(0 if len(t) >= int(sys.argv[1]) and all(x["state"] == "live" for x in t) else 1)' "$1"
 }
 
+mishaps=0
+mishap() {
+    [ "$per_phase" -gt 20 ] || return 0
+    mishaps=$((mishaps + 1))
+    case $((RANDOM % 9)) in
+    0) sql -c "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'tailrace%'" >/dev/null || true ;;
+    1) psql -X -q -d "$mirror" -c "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'tailrace%'" >/dev/null || true ;;
+    2) tr_pg_restart dst immediate ;;
+    3) tr_pg_crash src && tr_pg_restart src ;;
+    4)
+        # shellcheck disable=SC2154 # tr_spawn sets it
+        kill -STOP "$PID_tailrace"
+        nap 1 14 # wal_sender_timeout is 10 s
+        kill -CONT "$PID_tailrace"
+        ;;
+    5)
+        psql -X -q -d "$mirror" -c 'alter system set default_transaction_read_only = on' -c 'select pg_reload_conf()' >/dev/null
+        nap 1 4
+        psql -X -q -d "$mirror" -c 'set transaction_read_only = off' -c 'alter system reset default_transaction_read_only' -c 'select pg_reload_conf()' >/dev/null
+        ;;
+    6) printf 'begin exclusive;\n.shell sleep 2\n' | sqlite3 "$lite" || true ;;
+    7) "$TAILRACE" table resnapshot "public.$(shuf -n 1 -e item pair doc hard ev --random-source=<(yes "$RANDOM"))" -c "$TR_TMP/eq.yaml" >/dev/null 2>&1 || true ;;
+    8) nap 0.1 1 ;;
+    esac
+}
+
 # the judge: a second slot, made before the workload begins
 sql -c "select pg_create_logical_replication_slot('judge', 'test_decoding')" >/dev/null
 
@@ -114,6 +143,7 @@ for i in $(seq "$per_phase"); do
     nap 0.4 2.0
     kill9
     start
+    mishap
     [ "$i" = 3 ] && sql -c "alter table item add column c1 text" -c "alter table ev add column extra int default 7"
 done
 tr_wait_until 90 'status_is 22' || tr_fail "the snapshots did not complete: $("$TAILRACE" status -c "$TR_TMP/eq.yaml")"
@@ -127,6 +157,7 @@ for i in $(seq "$per_phase"); do
     nap 0.5 2.5
     kill9
     start
+    mishap
     [ "$i" = 3 ] && wait "$million" && tr_pg_restart src
     [ "$i" = 5 ] && tr_pg_crash src && tr_pg_restart src
     [ "$i" = 2 ] && "$TAILRACE" table resnapshot public.doc -c "$TR_TMP/eq.yaml" >/dev/null 2>&1
@@ -141,13 +172,13 @@ for i in $(seq "$per_phase"); do
     1) start "sink.after_commit=kill:$((1 + RANDOM % 20))" ;;
     2) start "sink.before_commit=kill:$((1 + RANDOM % 20))" ;;
     esac
-    tr_wait_until 30 '! tr_alive tailrace' || tr_fail "the fault point was not met"
+    tr_wait_until 180 '! tr_alive tailrace' || tr_fail "the fault point was not met" # the million rows may still be on their way
     kills=$((kills + 1))
     start
     nap 0.2 1
 done
 
-tr_step "the load ends after $kills kills"
+tr_step "the load ends after $kills kills and $mishaps other mishaps"
 touch "$TR_TMP/stop"
 wait "$w1" "$w2" "$w3" || true
 for g in $(sql -A -t -c "select gid from pg_prepared_xacts"); do sql -c "rollback prepared '$g'"; done
@@ -188,4 +219,4 @@ if [ "$looks_lite" -le 50 ] || [ "$looks_pg" -le 50 ]; then tr_fail "the reader 
 if [ "$kills" -lt 20 ] && [ "$per_phase" -ge 7 ]; then tr_fail "only $kills kills"; fi
 "$TAILRACE" log verify -c "$TR_TMP/eq.yaml" >&2
 tr_kill tailrace TERM || tr_fail "tailrace did not stop cleanly"
-tr_step "equal after $kills kills"
+tr_step "equal after $kills kills and $mishaps other mishaps"

@@ -49,7 +49,13 @@ static void client_op(void)
     enum pg_kind kind = (sim_below(4) < sim_w.move_bias ? moving : mixed)[sim_below(16)];
     if (kind == K_TRUNCATE && (!sim_w.on[F_truncate] || sim_below(4)))
         kind = K_INSERT;
-    uint32_t table = (uint32_t)sim_below(PG_TABLES), a = 1 + (uint32_t)sim_below(PG_KEYS), b = 1 + (uint32_t)sim_below(PG_KEYS);
+    uint32_t table = (uint32_t)sim_below(PG_TABLES);
+    if (sim_w.straddles && sim_chance(3, 4)) {
+        bool old = tx == sim_w.open[0];
+        table = PG_TABLES - 1;
+        kind = !old ? (sim_chance(3, 4) ? K_UPDATE_T : K_INSERT) : pgmodel_publishes(&sim_w.pg, table) ? K_DELETE : K_UPDATE_T;
+    }
+    uint32_t a = 1 + (uint32_t)sim_below(PG_KEYS), b = 1 + (uint32_t)sim_below(PG_KEYS);
     for (int i = 0; i < PG_KEYS && key_there(tx, table, a) == (kind == K_INSERT); i++)
         a = a % PG_KEYS + 1;
     for (int i = 0; kind == K_MOVE && i < PG_KEYS && (b == a || key_there(tx, table, b)); i++)
@@ -78,7 +84,7 @@ static void restart_source(void)
     sim_w.n_open = 0;
 }
 
-enum act { A_NEW, A_OP, A_COMMIT, A_ABORT, A_SAVEPOINT, A_ROLLBACK_TO, A_SHOW, A_FLUSH, A_REPLAY, A_CRASH_SOURCE, A_SOURCE_UP, A_KILL, A_STOP, A_START, A_SINK, A_DISK, A_RESNAPSHOT, A_SLOT, A_FAILOVER, A_CUT, A_SEND, A_ADD, A_UNPUBLISH,
+enum act { A_NEW, A_OP, A_COMMIT, A_ABORT, A_SAVEPOINT, A_ROLLBACK_TO, A_SHOW, A_FLUSH, A_REPLAY, A_CRASH_SOURCE, A_SOURCE_UP, A_KILL, A_STOP, A_START, A_SINK, A_DISK, A_RESNAPSHOT, A_SLOT, A_FAILOVER, A_CUT, A_SEND, A_ADD, A_UNPUBLISH, A_REFUSE, A_CURE,
            A_LOOK, A_CLOCK, A_NOTHING, A_COUNT };
 
 static enum act choose(void)
@@ -112,6 +118,8 @@ static enum act choose(void)
     for (int t = 0; t < PG_TABLES; t++)
         weight[A_ADD] |= sim_w.pg.hidden[t];
     weight[A_UNPUBLISH] = up && sim_w.on[F_unpublish] && !sim_below(8) ? 1 : 0;
+    weight[A_REFUSE] = sim_w.on[F_refuse] && !sim_below(4) ? 1 : 0;
+    weight[A_CURE] = sim_w.on[F_refuse] ? 1 : 0;
     weight[A_LOOK] = 4;
     weight[A_CLOCK] = sim_w.on[F_clock] && !sim_below(8) ? 1 : 0;
     weight[A_NOTHING] = 2;
@@ -154,6 +162,35 @@ static void sink_fault(void)
     tr_mem_script(s, &o);
 }
 
+static void refuse(void)
+{
+    static const enum tr_target_variant variants[] = {TR_TARGET_MIRROR, TR_TARGET_SHADOW, TR_TARGET_CHANGELOG};
+    struct states s;
+    sim_look_at_states(&s);
+    uint32_t t = (uint32_t)sim_below(PG_TABLES);
+    if (!s.id[t])
+        return;
+    uint64_t k = sim_below(SINKS), v = sim_below(TR_ARRAY_LEN(variants));
+    sim_w.c->refusals++;
+    sim_trace("sink %d refuses t%u, variant %d", (int)k, t, variants[v]);
+    tr_mem_taking(sim_w.sinks[k], s.id[t], variants[v], sim_chance(1, 2) ? TR_MEM_REFUSES_ROWS : TR_MEM_REFUSES_BINDS);
+}
+
+void sim_cure(void)
+{
+    struct states s;
+    sim_look_at_states(&s);
+    for (int k = 0; k < SINKS; k++)
+        for (int t = 0; t < PG_TABLES; t++) {
+            char name[16];
+            for (int v = TR_TARGET_MIRROR; s.id[t] && v <= TR_TARGET_CHANGELOG; v++)
+                tr_mem_taking(sim_w.sinks[k], s.id[t], (enum tr_target_variant)v, TR_MEM_TAKES);
+            snprintf(name, sizeof name, "public.t%d", t);
+            if (s.sink[k][t] == TR_ST_PAUSED && sim_w.control->ops->request_put(sim_w.control, "sim", "resume", k ? "two" : "one", name, NULL) >= 0)
+                sim_w.c->resumes++;
+        }
+}
+
 static void request_snapshot(void)
 {
     char name[16];
@@ -176,11 +213,11 @@ void sim_step(void)
         client_op();
         break;
     case A_COMMIT:
-        if ((tx = some_open(TX_ACTIVE)) >= 0 && !pg->tx[tx].n_pending)
+        if ((tx = some_open(TX_ACTIVE)) >= 0 && !pg->tx[tx].n_pending && !(sim_w.long_tx && tx == sim_w.open[0] && sim_below(24)))
             commit(tx);
         break;
     case A_ABORT:
-        if ((tx = some_open(TX_ACTIVE)) >= 0) {
+        if ((tx = some_open(TX_ACTIVE)) >= 0 && !(sim_w.long_tx && tx == sim_w.open[0])) {
             sim_trace("T%d aborts", tx);
             pgmodel_abort(pg, tx);
         }
@@ -272,6 +309,12 @@ void sim_step(void)
         sim_w.c->unpublished++;
         break_continuity(); /* until the next look the mirror lacks what is not sent */
         pgmodel_publish(pg, (uint32_t)sim_below(PG_TABLES), false);
+        break;
+    case A_REFUSE:
+        refuse();
+        break;
+    case A_CURE:
+        sim_cure();
         break;
     case A_LOOK:
         sim_look_at_mirrors();

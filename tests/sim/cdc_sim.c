@@ -100,6 +100,7 @@ static void come_to_rest(void)
             sim_start_process();
         pgmodel_flush(&sim_w.pg, sim_w.pg.n_wal);
         sim_w.pg.replayed = sim_w.pg.flushed;
+        sim_cure();
         quiet = sim_differs(why, sizeof why) ? 0 : quiet + 1;
         if (tr_now_ns() > deadline) {
             struct tr_buf b = {0};
@@ -161,6 +162,13 @@ static void make_world(uint64_t seed, uint32_t steps, const bool *without)
     sim_w.segment_bytes = (8 + sim_below(24)) << 10;
     sim_w.pg.sent_max = sim_w.on[F_lag] ? 0 : UINT32_MAX;
     sim_w.pg.hidden[PG_TABLES - 1] = sim_w.on[F_add_table];
+    sim_w.pg.crash_after_read = sim_w.on[F_source_crashes] && sim_chance(1, 2) ? 4 + (uint32_t)sim_below(30) : 0;
+    sim_w.long_tx = sim_chance(1, 3);
+    if ((sim_w.straddles = sim_w.on[F_add_table] && sim_chance(1, 6))) {
+        sim_w.long_tx = sim_w.pg.by_first = true;
+        sim_w.on[F_source_crashes] = sim_w.on[F_unique_waits] = false;
+        sim_w.on[F_tailrace_crashes] &= sim_chance(1, 2);
+    }
     sim_w.crash_bias = 1 + (uint32_t)sim_below(3);
     sim_w.point = sim_chance(1, 2) ? sim_some_point() : NULL;
     sim_w.move_bias = (uint32_t)sim_below(5);
@@ -171,7 +179,7 @@ static void make_world(uint64_t seed, uint32_t steps, const bool *without)
 static void run_seed(uint64_t seed, uint32_t steps, const bool *without)
 {
     make_world(seed, steps, without);
-    int64_t pace = (int64_t)(1 + sim_below(40)) * MS; /* between two steps, at most */
+    int64_t pace = (int64_t)(1 + sim_below(sim_w.straddles ? 100 + sim_below(200) : sim_chance(1, 4) ? 300 : 40)) * MS; /* between two steps, at most */
     sim_start_process();
     for (uint32_t i = 0; i < steps; i++) {
         sim_step();
@@ -185,6 +193,7 @@ static void run_seed(uint64_t seed, uint32_t steps, const bool *without)
     sim_w.pg.up = true;
     sim_w.pg.cut = false;
     sim_w.pg.with_async = sim_w.pg.with_hang = false;
+    sim_w.pg.crash_after_read = 0;
     sim_w.pg.sent_max = UINT32_MAX;
     memset(sim_w.pg.hidden, 0, sizeof sim_w.pg.hidden);
     sim_end_transactions();

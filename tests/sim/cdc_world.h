@@ -22,7 +22,7 @@ struct tr_thread;
 enum { SINKS = 2, OPEN_TX_MAX = 4, HISTORY_MAX = 4096, FAILURE_CHARS = 1024 };
 
 /* What happened, over all seeds; printed. */
-#define EVENTS(X) X(starts) X(kills) X(power_failures) X(killed_at_points) X(stops) X(disk_full) X(sink_retries) X(sink_applied_retries) X(sink_delays) X(resnapshots) X(looks) X(clock_steps) X(network_cuts) X(tables_added) X(unpublished)
+#define EVENTS(X) X(starts) X(kills) X(power_failures) X(killed_at_points) X(stops) X(disk_full) X(sink_retries) X(sink_applied_retries) X(sink_delays) X(resnapshots) X(looks) X(clock_steps) X(network_cuts) X(tables_added) X(unpublished) X(refusals) X(resumes)
 
 struct counts {
 #define X(n) uint64_t n;
@@ -42,7 +42,7 @@ struct shared {
 };
 
 /* What a seed has; --shrink takes them away one by one. */
-#define FEATURES(X) X(tailrace_crashes) X(source_crashes) X(async) X(hang) X(replica) X(truncate) X(unique_waits) X(streaming) X(sink_faults) X(disk_faults) X(resnapshot) X(slot_loss) X(failover) X(network) X(points) X(clock) X(lag) X(add_table) X(unpublish)
+#define FEATURES(X) X(tailrace_crashes) X(source_crashes) X(async) X(hang) X(replica) X(truncate) X(unique_waits) X(streaming) X(sink_faults) X(disk_faults) X(resnapshot) X(slot_loss) X(failover) X(network) X(points) X(clock) X(lag) X(add_table) X(unpublish) X(refuse)
 
 enum feature {
 #define X(n) F_##n,
@@ -83,6 +83,8 @@ struct world {
     struct pg_row past[PG_TABLES][PG_KEYS + 1];
     bool broken; /* continuity was lost once: mirrors lack something until they are made anew */
     uint32_t move_bias, spread, crash_bias;
+    bool long_tx;      /* the oldest open transaction stays open */
+    bool straddles;    /* and is older than the last table's publication, and deletes there what younger ones write: what the first fence is for */
     const char *point; /* where it dies more often than elsewhere */
     int open[OPEN_TX_MAX];
     uint32_t n_open;
@@ -119,6 +121,7 @@ bool sim_differs(char *ret, size_t cap); /* is anything not live, or not equal t
 void sim_check_log(void); /* against the WAL; tailrace is stopped */
 void sim_open_log(void); /* tailrace is dead or stopped */
 void sim_step(void);
+void sim_cure(void); /* all that a sink refuses, and asks that it goes on */
 void sim_end_transactions(void);
 void sim_forget_ended(void);
 

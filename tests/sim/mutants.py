@@ -3,7 +3,8 @@
 
     mutants.py BUILD_DIR [--jobs N] [--seeds N] [--find] [NAME...]
 
-A mutant (mutants/NAME.mutant) names a source file, the text to replace and what to put there, and a seed that catches it. The file is compiled once more as the
+A mutant (mutants/NAME.mutant) names a source file, the text to replace and what to put there, and a seed that catches it, or another program of the
+build that must fail. The file is compiled once more as the
 build does it, and linked into the simulator in place of its own. When the seed does not catch it any more (any change of the code shifts what
 a seed does), up to --seeds others are tried. --find writes the seed that was found into the mutant's file.
 """
@@ -33,6 +34,7 @@ class Mutant:
         self.path, self.name = path, path.stem
         self.what, self.file = fields["what"], fields["file"]
         self.seed = int(fields["seed"]) if "seed" in fields else None
+        self.program = fields.get("program", SIM)
         self.old, self.new = old, new
 
     def keep_seed(self, seed):
@@ -51,12 +53,12 @@ def compile_commands(build):
     return out
 
 
-def link_command(build):
-    lines = subprocess.run(["ninja", "-C", build, "-t", "commands", SIM], check=True, capture_output=True, text=True).stdout.splitlines()
-    return shlex.split([x for x in lines if f"-o {SIM} " in x][-1])
+def link_command(build, program):
+    lines = subprocess.run(["ninja", "-C", build, "-t", "commands", program], check=True, capture_output=True, text=True).stdout.splitlines()
+    return shlex.split([x for x in lines if f"-o {program} " in x][-1])
 
 
-def build_mutant(m, build, commands, link, work):
+def build_mutant(m, build, commands, work):
     source = ROOT / m.file
     text = source.read_text()
     if text.count(m.old) != 1:
@@ -76,7 +78,7 @@ def build_mutant(m, build, commands, link, work):
     if r.returncode:
         raise RuntimeError(f"does not compile: {r.stderr[-800:]}")
     exe = pathlib.Path(work) / "sim"
-    line = list(link)
+    line = link_command(build, m.program)
     line[line.index("-o") + 1] = str(exe)
     own = [i for i, a in enumerate(line) if a == c["output"]]
     if own:
@@ -98,12 +100,15 @@ def run(exe, first, seeds):
     return (int(found.group(1)), found.group(2)) if found else (first, f"it died (status {r.returncode})")
 
 
-def try_one(m, build, commands, link, args):
+def try_one(m, build, commands, args):
     with tempfile.TemporaryDirectory(prefix="tr-mutant-") as work:
         try:
-            exe = build_mutant(m, build, commands, link, work)
+            exe = build_mutant(m, build, commands, work)
         except RuntimeError as e:
             return m, None, str(e)
+        if m.program != SIM:
+            r = subprocess.run([exe], cwd=build, capture_output=True, text=True, errors="replace", timeout=300)
+            return m, (0, f"{m.program} fails") if r.returncode else None, "its program does not fail"
         caught = run(exe, m.seed, 1) if m.seed is not None else None
         if not caught:
             caught = run(exe, 1, args.seeds)
@@ -122,12 +127,12 @@ def main():
     args = p.parse_intermixed_args()
     build = args.build.resolve()
     mutants = [Mutant(x) for x in sorted((HERE / "mutants").glob("*.mutant")) if not args.names or x.stem in args.names]
-    commands, link = compile_commands(build), link_command(build)
+    commands = compile_commands(build)
     missed = 0
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for m, caught, why in pool.map(lambda m: try_one(m, build, commands, link, args), mutants):
+        for m, caught, why in pool.map(lambda m: try_one(m, build, commands, args), mutants):
             missed += not caught
-            print(f"caught by seed {caught[0]:<6} {m.name}: {caught[1][:140]}" if caught else f"MISSED {m.name} ({m.what}): {why}", flush=True)
+            print(f"caught {f'by seed {caught[0]}' if caught[0] else '':<14} {m.name}: {caught[1][:140]}" if caught else f"MISSED {m.name} ({m.what}): {why}", flush=True)
     print(f"{len(mutants) - missed} of {len(mutants)} mutants caught")
     return 1 if missed or not mutants else 0
 

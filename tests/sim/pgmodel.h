@@ -85,6 +85,7 @@ struct pgmodel {
     struct tr_prng *prng;
     struct pg_counts *c;
     bool with_async, with_hang, with_replica, with_truncate, with_unique_waits; /* of this seed */
+    uint32_t crash_after_read; /* one time in so many the server crashes when a client has just read; 0: never */
     uint32_t stream_one_in;   /* a change of an open transaction makes the walsender stream it, one time in so many; 0: never */
     int server_version;
 

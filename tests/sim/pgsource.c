@@ -106,6 +106,15 @@ static int back(struct session *s, struct tr_err *err)
     return is_dead(s) ? lost(s, err, "the connection was closed") : TR_OK;
 }
 
+/* When it hurts: what was read may be undone before anybody has asked whether it is flushed. */
+static void crash_perhaps(struct pgmodel *m)
+{
+    if (m->crash_after_read && tr_prng_chance(m->prng, 1, m->crash_after_read)) {
+        pgmodel_crash(m);
+        m->up = tr_prng_chance(m->prng, 1, 2);
+    }
+}
+
 static int wait_while(struct session *s, bool (*holds)(struct session *s, uint64_t arg), uint64_t arg, int64_t deadline_ns, struct tr_err *err)
 {
     while (holds(s, arg)) {
@@ -448,7 +457,9 @@ static int chunk_close(struct tr_cdc_session *cs, int64_t deadline_ns, uint64_t 
     *ret_needs_flush = !s->replica;
     s->m->c->chunks++;
     s->m->c->replica_chunks += s->replica;
-    return back(s, err);
+    rc = back(s, err);
+    crash_perhaps(s->m);
+    return rc;
 }
 
 static int fetch(struct tr_cdc_session *cs, const struct tr_schema *t, struct tr_slice key, uint64_t xid, int64_t deadline_ns, struct tr_cdc_row *ret, uint64_t *ret_h, bool *ret_needs_flush,
@@ -473,6 +484,7 @@ static int fetch(struct tr_cdc_session *cs, const struct tr_schema *t, struct tr
     rc = back(s, err);
     if (rc < 0)
         return rc;
+    crash_perhaps(m);
     m->c->fills++;
     m->c->empty_fills += !r.there;
     if (!r.there)

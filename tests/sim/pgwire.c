@@ -431,19 +431,19 @@ static void refuse(struct pg_conn *c, const char *sqlstate, const char *text)
 PGresult *pgwire_describe(uint32_t table);
 PGresult *pgwire_describe(uint32_t table)
 {
-    static const char *const v[3][17] = {
-        {"id", "23", "-1", "integer", "23", "b", "N", "1", "t", "f", NULL, "1", "f", "d", "t", "f", "f"},
-        {"a", "23", "-1", "integer", "23", "b", "N", "2", "f", "f", NULL, "0", "f", "d", "t", "f", "f"},
-        {"t", "25", "-1", "text", "25", "b", "S", "3", "f", "f", NULL, "0", "f", "d", "t", "f", "f"},
+    static const char *const v[3][21] = {
+        {"id", "23", "-1", "integer", "23", "b", "N", "1", "t", "f", NULL, "1", "f", "d", "t", "f", "f", NULL, NULL, NULL, "f"},
+        {"a", "23", "-1", "integer", "23", "b", "N", "2", "f", "f", NULL, "0", "f", "d", "t", "f", "f", NULL, NULL, NULL, "f"},
+        {"t", "25", "-1", "text", "25", "b", "S", "3", "f", "f", NULL, "0", "f", "d", "t", "f", "f", NULL, NULL, NULL, "f"},
     };
     PGresult *r = calloc(1, sizeof *r);
     (void)table;
     TR_ASSERT(r != NULL);
     r->status = PGRES_TUPLES_OK;
     r->rows = 3;
-    r->columns = 17;
+    r->columns = 21;
     for (int i = 0; i < 3; i++)
-        for (int k = 0; k < 17; k++)
+        for (int k = 0; k < 21; k++)
             cell(r, i, k, v[i][k]);
     return r;
 }
@@ -652,11 +652,13 @@ int PQntuples(const PGresult *r)
 
 char *PQgetvalue(const PGresult *r, int row, int column)
 {
+    TR_ASSERT(row < r->rows && column < r->columns);
     return (char *)(uintptr_t)r->cell[row * r->columns + column];
 }
 
 int PQgetisnull(const PGresult *r, int row, int column)
 {
+    TR_ASSERT(row < r->rows && column < r->columns);
     return r->null[row * r->columns + column];
 }
 
