@@ -72,7 +72,7 @@ static inline void nomem_every(const struct nomem_case *c)
     struct tr_err err;
     if (nomem_run(c, far, false, &left, &err) < 0)
         fail_msg("%s: %s", c->what, err.msg);
-    uint64_t n = far - left, most = c->samples / NOMEM_COARSER, step = most && n > most ? n / most : 1;
+    uint64_t n = far - left, most = c->samples / NOMEM_COARSER, step = most ? (n + most - 1) / most : 1;
     assert_true(n > 0);
     for (uint64_t k = 1; k <= n; k += step)
         for (int lasting = 0; lasting < 2; lasting++) {

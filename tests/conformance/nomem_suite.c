@@ -437,6 +437,7 @@ static void control_after(void *arg, int rc, const struct tr_err *err)
 /* ---- the replication stream ---- */
 
 struct decode_bed {
+    char dir[64];             /* of spill files */
     uint8_t *bytes;           /* an input of the fuzz target `decode`: messages behind their lengths */
     size_t n;
     uint64_t whole, got;      /* changes */
@@ -454,7 +455,7 @@ static void stream_new(struct decode_bed *b)
     s->o = &options;
     s->dec.proto = 4;
     tr_u64map_init(&s->rels);
-    tr_pg_txbuf_init(&s->txbuf, "/dev/shm", 256);
+    tr_pg_txbuf_init(&s->txbuf, b->dir, 256);
     tr_arena_init(&s->arena, 4 << 10, 0);
     b->s = s;
     b->got = b->last_lsn = 0;
@@ -647,7 +648,8 @@ static void test_decode(void **state)
     static const char *const names[] = {"plain15-0-0", "stream18-0-0"};
     (void)state;
     for (size_t i = 0; i < TR_ARRAY_LEN(names); i++) {
-        struct decode_bed b = {0};
+        struct decode_bed b = {.dir = "/dev/shm/tr-nomem-XXXXXX"};
+        assert_non_null(mkdtemp(b.dir));
         char path[1024], *text = NULL;
         snprintf(path, sizeof path, "%s/%s", corpus, names[i]);
         assert_int_equal(tr_fs_read_file(tr_fs_posix(), path, 1 << 20, &text, &b.n, NULL), TR_OK);
@@ -655,6 +657,7 @@ static void test_decode(void **state)
         nomem_every(&(struct nomem_case){.what = names[i], .arg = &b, .before = decode_before, .run = decode_run, .after = decode_after});
         assert_true(b.whole > 20);
         free(text);
+        assert_int_equal(rmdir(b.dir), 0);
     }
 }
 

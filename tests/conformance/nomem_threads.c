@@ -22,7 +22,7 @@ static void each(const char *what, uint64_t samples, uint64_t (*run)(uint64_t n,
 {
     const uint64_t far = UINT64_C(1) << 60;
     bool failed = false;
-    uint64_t n = far - run(far, false, &failed), most = samples / NOMEM_COARSER, step = n > most ? n / most : 1, failures = 0, runs = 0;
+    uint64_t n = far - run(far, false, &failed), most = samples / NOMEM_COARSER, step = (n + most - 1) / most, failures = 0, runs = 0;
     assert_false(failed);
     const char *only = getenv("TR_TEST_NTH"), *lasts = getenv("TR_TEST_LASTING");
     for (uint64_t again = 0; only && again < 40; again++)
@@ -107,7 +107,7 @@ static uint64_t pipeline(uint64_t n, bool lasting, bool *ret_failed)
 static void test_pipeline(void **state)
 {
     (void)state;
-    each("pipeline", 160, pipeline);
+    each("pipeline", 80, pipeline);
 }
 
 /* ---- apply ---- */
@@ -166,7 +166,7 @@ static uint64_t apply(uint64_t n, bool lasting, bool *ret_failed)
 static void test_apply(void **state)
 {
     (void)state;
-    each("apply", 100, apply);
+    each("apply", 60, apply);
 }
 
 int main(void)

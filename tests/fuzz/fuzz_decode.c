@@ -29,6 +29,13 @@ struct seen {
 
 static struct tr_pg_source_options options = {.slot = "main", .heartbeat_schema = "tailrace"};
 
+static char spill[64]; /* directory of spill files, which are unlinked as soon as they are made */
+
+static void remove_spill(void)
+{
+    rmdir(spill);
+}
+
 static struct pg_stream *stream_new(uint8_t settings)
 {
     struct pg_stream *s = tr_calloc(1, sizeof *s);
@@ -36,7 +43,12 @@ static struct pg_stream *stream_new(uint8_t settings)
     s->o = &options;
     s->dec.proto = (uint8_t)(1 + (settings & 3));
     tr_u64map_init(&s->rels);
-    tr_pg_txbuf_init(&s->txbuf, "/dev/shm", settings & 4 ? 128 : 1 << 20);
+    if (!*spill) {
+        snprintf(spill, sizeof spill, "/dev/shm/tr-fuzz-XXXXXX");
+        FUZZ_MUST(mkdtemp(spill));
+        atexit(remove_spill);
+    }
+    tr_pg_txbuf_init(&s->txbuf, spill, settings & 4 ? 128 : 1 << 20);
     tr_arena_init(&s->arena, 4 << 10, 0);
     return s;
 }
