@@ -3,18 +3,26 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* 0: not armed; k: the kth allocation from now fails. */
+/* 0: not armed; k: the kth allocation from now fails; with LASTING, and all behind it. */
 static _Atomic uint64_t countdown;
+
+#define LASTING (UINT64_C(1) << 63)
+
+static _Thread_local unsigned spared;
 
 static bool
 must_fail(void)
 {
 	uint64_t k = atomic_load_explicit(&countdown, memory_order_relaxed);
 
+	if (k != 0 && spared)
+		return false;
 	while (k != 0) {
+		if (k == LASTING)
+			return true;
 		if (atomic_compare_exchange_weak_explicit(&countdown, &k, k - 1, memory_order_relaxed,
 		                                          memory_order_relaxed))
-			return k == 1;
+			return (k & ~LASTING) == 1;
 	}
 	return false;
 }
@@ -22,7 +30,19 @@ must_fail(void)
 uint64_t
 tr_alloc_fail_nth(uint64_t nth)
 {
-	return atomic_exchange_explicit(&countdown, nth, memory_order_relaxed);
+	return atomic_exchange_explicit(&countdown, nth, memory_order_relaxed) & ~LASTING;
+}
+
+void
+tr_alloc_fail_from(uint64_t nth)
+{
+	atomic_store_explicit(&countdown, nth | LASTING, memory_order_relaxed);
+}
+
+void
+tr_alloc_spared(bool on)
+{
+	spared += on ? 1 : -1u;
 }
 
 void *

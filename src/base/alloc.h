@@ -9,6 +9,7 @@
 #ifndef TR_ALLOC_H
 #define TR_ALLOC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -30,5 +31,9 @@ tr_free(void *p)
 /* The nth allocation from now fails (1 = the next), once; 0 disarms. Returns how many allocations
  * were still to go: 0 means that the armed failure has happened. */
 uint64_t tr_alloc_fail_nth(uint64_t nth);
+/* The same, and all that follow it fail too, until tr_alloc_fail_nth(0). */
+void tr_alloc_fail_from(uint64_t nth);
+/* Of this thread's allocations none fails or counts until as many false as true: a test kit's own, which it asserts to have. */
+void tr_alloc_spared(bool on);
 
 #endif

@@ -114,6 +114,24 @@ tr_cur_varint(struct tr_cur *c)
 	return 0;
 }
 
+/* A varint that must not be above max: a larger one is malformed, not cut down to what fits. */
+static inline uint64_t
+tr_cur_varint_max(struct tr_cur *c, uint64_t max)
+{
+	uint64_t v = tr_cur_varint(c);
+
+	if (v <= max)
+		return v;
+	c->bad = true;
+	return 0;
+}
+
+static inline uint32_t
+tr_cur_varint32(struct tr_cur *c)
+{
+	return (uint32_t)tr_cur_varint_max(c, UINT32_MAX);
+}
+
 /* Zigzag on top of a varint (Avro, protobuf sint). */
 static inline int64_t
 tr_cur_zigzag(struct tr_cur *c)
@@ -121,6 +139,17 @@ tr_cur_zigzag(struct tr_cur *c)
 	uint64_t v = tr_cur_varint(c);
 
 	return (int64_t)((v >> 1) ^ (~(v & 1) + 1));
+}
+
+static inline int64_t
+tr_cur_zigzag_within(struct tr_cur *c, int64_t min, int64_t max)
+{
+	int64_t v = tr_cur_zigzag(c);
+
+	if (v >= min && v <= max)
+		return v;
+	c->bad = true;
+	return 0;
 }
 
 static inline struct tr_slice

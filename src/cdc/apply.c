@@ -34,6 +34,8 @@ static void load_sink_table(void *arg, const struct tr_ctl_sink_table *v)
 struct latest {
     uint32_t table_id;
     struct tr_schema *schema;
+    int rc;
+    struct tr_err *err;
 };
 
 static void keep_latest(void *arg, uint32_t version, uint64_t effective_lsn, struct tr_slice bytes)
@@ -41,11 +43,16 @@ static void keep_latest(void *arg, uint32_t version, uint64_t effective_lsn, str
     (void)effective_lsn;
     struct latest *l = arg;
     struct tr_schema *stored = NULL, *s = NULL;
-    if (tr_schema_decode(bytes, &stored, NULL) >= 0 && tr_schema_renumber(stored, l->table_id, version, &s, NULL) >= 0) { /* it was stored before it had its number */
-        tr_schema_unref(l->schema);
-        l->schema = s;
-    }
+    if (l->rc < 0)
+        return;
+    l->rc = tr_schema_decode(bytes, &stored, l->err);
+    if (l->rc >= 0)
+        l->rc = tr_schema_renumber(stored, l->table_id, version, &s, l->err); /* it was stored before it had its number */
     tr_schema_unref(stored);
+    if (l->rc < 0)
+        return;
+    tr_schema_unref(l->schema);
+    l->schema = s;
 }
 
 void tr_apply_table_mode_load(struct tr_apply_run *ap, struct ap_table *t, const struct tr_schema *s)
@@ -77,8 +84,10 @@ static void rebuild(struct tr_apply_run *ap, struct ap_table *t, uint64_t built,
 /* A crash between the swap and its note: the sink itself knows which build its mirror is. */
 static int settle(struct tr_apply_run *ap, struct ap_table *t, uint64_t first_offset, bool *io_rebuilt, struct tr_err *err)
 {
-    struct latest l = {.table_id = t->table_id};
+    struct latest l = {.table_id = t->table_id, .err = err};
     int rc = ap->cfg.control->ops->schema_list(ap->cfg.control, t->table_id, keep_latest, &l, err);
+    if (rc >= 0)
+        rc = l.rc;
     if (rc >= 0 && l.schema) {
         tr_apply_table_mode_load(ap, t, l.schema);
         uint64_t built = 0;

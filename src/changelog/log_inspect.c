@@ -102,7 +102,10 @@ static int learn(struct look *k, const struct tr_frame_body *b, struct tr_err *e
     if (tr_u64map_get_ptr(&k->schemas, key))
         return TR_OK;
     int rc = tr_schema_decode(b->change.message, &s, err);
-    if (rc == TR_OK && tr_u64map_put_ptr(&k->schemas, key, s) < 0) {
+    if (rc == TR_OK && (s->table_id != b->table_id || s->version != b->schema_version)) {
+        tr_schema_unref(s);
+        rc = tr_err_set(err, TR_REJECT, TR_DOM_LOG, "the definition of another table, or of another version, than its frame says");
+    } else if (rc == TR_OK && tr_u64map_put_ptr(&k->schemas, key, s) < 0) {
         tr_schema_unref(s);
         rc = tr_err_set(err, TR_NOMEM, TR_DOM_LOG, "no memory for a schema");
     }

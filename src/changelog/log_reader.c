@@ -74,6 +74,10 @@ static int learn(struct reader *r, const struct tr_frame_body *b, struct tr_err 
         return tr_err_set(err, rc, TR_DOM_LOG, "%s", why.msg);
     if (rc < 0)
         return damaged(r, r->scan.pos, why.msg, err);
+    if (s->table_id != b->table_id || s->version != b->schema_version) {
+        tr_schema_unref(s);
+        return damaged(r, r->scan.pos, "the definition of another table, or of another version, than its frame says", err);
+    }
     if (tr_u64map_put_ptr(&r->schemas, key, s) < 0) {
         tr_schema_unref(s);
         return tr_err_set(err, TR_NOMEM, TR_DOM_LOG, "no memory for a schema");

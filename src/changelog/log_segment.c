@@ -21,8 +21,8 @@ int tr_logframe_peek(struct tr_slice bytes, struct tr_logframe *ret, struct tr_e
     if (rc < 0)
         return rc;
     struct tr_cur c = tr_cur_of(tr_slice_sub(bytes, TR_FRAME_HEADER, ret->head.length));
-    ret->table_id = (uint32_t)tr_cur_varint(&c);
-    ret->schema_version = (uint32_t)tr_cur_varint(&c);
+    ret->table_id = tr_cur_varint32(&c);
+    ret->schema_version = tr_cur_varint32(&c);
     ret->version = tr_cur_varint(&c);
     ret->commit_lsn = tr_cur_varint(&c);
     if (!tr_cur_ok(&c))
@@ -110,6 +110,9 @@ int tr_logseg_header_decode(struct tr_slice bytes, struct tr_logseg_header *ret,
     tr_cur_take(&c, 3);
     if (tr_cur_le32(&c) != tr_crc32c(0, bytes.p, TR_LOGSEG_HEADER - 4) || !tr_cur_ok(&c))
         return tr_err_set(err, TR_REJECT, TR_DOM_LOG, "a segment header fails its checksum");
+    if (w->open ? w->end.offset > w->now.offset : w->end.offset != w->now.offset)
+        return tr_err_set(err, TR_REJECT, TR_DOM_LOG, "a segment header contradicts itself: it begins at offset %llu, and the last transaction ended at %llu",
+                          (unsigned long long)w->now.offset, (unsigned long long)w->end.offset);
     return TR_OK;
 }
 

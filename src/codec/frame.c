@@ -131,14 +131,14 @@ int tr_frame_decode(struct tr_slice bytes, struct tr_frame_body *ret, struct tr_
     g->op = ret->head.op;
     g->flags = ret->head.flags;
     g->epoch = ret->head.epoch;
-    ret->table_id = (uint32_t)tr_cur_varint(&c);
-    ret->schema_version = (uint32_t)tr_cur_varint(&c);
+    ret->table_id = tr_cur_varint32(&c);
+    ret->schema_version = tr_cur_varint32(&c);
     g->version = tr_cur_varint(&c);
     g->commit_lsn = tr_cur_varint(&c);
     g->change_lsn = tr_cur_varint(&c);
     g->end_lsn = tr_cur_varint(&c);
     g->xid = tr_cur_varint(&c);
-    g->ordinal = (uint32_t)tr_cur_varint(&c);
+    g->ordinal = tr_cur_varint32(&c);
     g->snapshot_id = tr_cur_varint(&c);
     g->commit_us = tr_cur_zigzag(&c);
     g->capture_us = tr_cur_zigzag(&c);

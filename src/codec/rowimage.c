@@ -33,8 +33,10 @@ int tr_rowimage_decode(struct tr_slice image, uint32_t cap, struct tr_slice *v, 
     if (n > cap)
         return tr_err_set(err, TR_REJECT, TR_DOM_CODEC, "a row image holds %llu columns where the schema has %u", (unsigned long long)n, cap);
     struct tr_slice bits = tr_cur_bytes(&c, (size_t)(n + 3) / 4);
+    if (n % 4 && bits.n && bits.p[bits.n - 1] >> (2 * (n % 4))) /* states of columns that it does not hold */
+        tr_cur_fail(&c);
     if (!tr_cur_ok(&c))
-        return tr_err_set(err, TR_REJECT, TR_DOM_CODEC, "a row image of %zu bytes is cut off", image.n);
+        return tr_err_set(err, TR_REJECT, TR_DOM_CODEC, "a row image of %zu bytes is cut off, or states columns beyond its own", image.n);
     for (uint32_t i = 0; i < n; i++) {
         state[i] = (bits.p[i / 4] >> (2 * (i % 4))) & 3;
         v[i] = state[i] == TR_PRESENT ? tr_cur_bytes(&c, tr_cur_varint(&c)) : (struct tr_slice){NULL, 0};

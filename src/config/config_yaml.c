@@ -8,6 +8,7 @@
 #include "arena.h"
 #include "check.h"
 #include "fs.h"
+#include "text.h"
 
 #include <tailrace/buf.h>
 
@@ -196,6 +197,19 @@ static int not_yaml(struct loader *l, const struct fy_diag_error *e)
     return TR_REJECT;
 }
 
+/* libfyaml 0.7 never comes back from some bytes that are not UTF-8. 0: all are; else the line of the first that is not. */
+static int not_utf8(const char *text)
+{
+    struct tr_slice line = {(const uint8_t *)text, 0};
+    for (int n = 1;; n++, line.p += line.n + 1) {
+        line.n = strcspn((const char *)line.p, "\n");
+        if (!tr_utf8_valid(line))
+            return n;
+        if (!line.p[line.n])
+            return 0;
+    }
+}
+
 int tr_yaml_parse(const char *text, const char *name, struct tr_yaml_doc **ret, struct tr_err *err)
 {
     struct tr_yaml_doc *d = tr_calloc(1, sizeof *d);
@@ -203,6 +217,13 @@ int tr_yaml_parse(const char *text, const char *name, struct tr_yaml_doc **ret, 
         return tr_err_set(err, TR_NOMEM, TR_DOM_CONFIG, "no memory for the configuration");
     tr_arena_init(&d->arena, 16 << 10, 0);
     d->name = tr_strdup(name);
+    struct loader l = {.doc = d, .err = err};
+    int line = d->name ? not_utf8(text) : 0, rc;
+    if (line || !d->name) {
+        rc = line ? bad(&l, line, "this line is not UTF-8; save the file in that encoding") : nomem(&l);
+        tr_yaml_free(d);
+        return rc;
+    }
     struct fy_diag_cfg dc;
     fy_diag_cfg_default(&dc);
     dc.fp = NULL;
@@ -210,11 +231,7 @@ int tr_yaml_parse(const char *text, const char *name, struct tr_yaml_doc **ret, 
     fy_diag_set_collect_errors(diag, true); /* and print nothing */
     struct fy_parse_cfg pc = {.flags = FYPCF_DEFAULT_DOC, .diag = diag};
     struct fy_document *fy = fy_document_build_from_string(&pc, text, strlen(text));
-    struct loader l = {.doc = d, .err = err};
-    int rc;
-    if (!d->name) {
-        rc = nomem(&l);
-    } else if (!fy) {
+    if (!fy) {
         void *first = NULL;
         const struct fy_diag_error *e = fy_diag_errors_iterate(diag, &first);
         /* nothing but blanks and comments is no document, and no error either */
@@ -246,7 +263,10 @@ int tr_yaml_load(const char *path, struct tr_yaml_doc **ret, struct tr_err *err)
         return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "there is no configuration file %s; make one with: tailrace init --dsn postgresql://… -o %s", path, path);
     if (rc < 0)
         return rc;
-    rc = tr_yaml_parse(text, path, ret, err);
+    if (strlen(text) < n)
+        rc = tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "%s holds a zero byte after %zu others: it is no text", path, strlen(text));
+    else
+        rc = tr_yaml_parse(text, path, ret, err);
     tr_free(text);
     return rc;
 }

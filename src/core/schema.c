@@ -277,14 +277,15 @@ static int decode_into(struct tr_slice bytes, struct tr_column *cols, size_t cap
     struct tr_schema_def d = {.columns = cols};
     if (tr_cur_u8(&c) != SCHEMA_FORMAT)
         return tr_err_set(err, TR_REJECT, TR_DOM_CODEC, "schema definition has a format this program does not know");
-    d.table_id = (uint32_t)tr_cur_varint(&c);
-    d.version = (uint32_t)tr_cur_varint(&c);
+    d.table_id = tr_cur_varint32(&c);
+    d.version = tr_cur_varint32(&c);
     d.ns = take_str(&c, &scratch);
     d.name = take_str(&c, &scratch);
     d.no_key_reason = take_str(&c, &scratch);
-    d.full_identity = tr_cur_u8(&c) != 0;
+    uint8_t full = tr_cur_u8(&c);
+    d.full_identity = full;
     uint64_t n = tr_cur_varint(&c);
-    if (n > cap)
+    if (n > cap || full > 1)
         tr_cur_fail(&c);
     for (uint64_t i = 0; i < n && tr_cur_ok(&c); i++) {
         struct tr_column *k = &cols[i];
@@ -293,15 +294,17 @@ static int decode_into(struct tr_slice bytes, struct tr_column *cols, size_t cap
         k->source_type = take_str(&c, &scratch);
         k->type = tr_cur_u8(&c);
         uint8_t f = tr_cur_u8(&c);
+        if (f & ~(COL_NOT_NULL | COL_GENERATED | COL_HAS_FILL | COL_HAS_DEFAULT))
+            tr_cur_fail(&c);
         k->not_null = f & COL_NOT_NULL;
         k->generated = f & COL_GENERATED;
         k->has_default = f & COL_HAS_DEFAULT;
         k->fill_default = f & COL_HAS_FILL ? take_str(&c, &scratch) : NULL;
-        k->key_pos = (uint16_t)tr_cur_varint(&c);
-        k->precision = (int32_t)tr_cur_zigzag(&c);
-        k->scale = (int32_t)tr_cur_zigzag(&c);
-        k->source_type_id = (uint32_t)tr_cur_varint(&c);
-        k->source_pos = (int16_t)tr_cur_zigzag(&c);
+        k->key_pos = (uint16_t)tr_cur_varint_max(&c, UINT16_MAX);
+        k->precision = (int32_t)tr_cur_zigzag_within(&c, INT32_MIN, INT32_MAX);
+        k->scale = (int32_t)tr_cur_zigzag_within(&c, INT32_MIN, INT32_MAX);
+        k->source_type_id = tr_cur_varint32(&c);
+        k->source_pos = (int16_t)tr_cur_zigzag_within(&c, INT16_MIN, INT16_MAX);
     }
     if (!tr_cur_done(&c))
         return tr_err_set(err, TR_REJECT, TR_DOM_CODEC, "schema definition is malformed (%zu bytes)", bytes.n);

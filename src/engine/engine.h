@@ -190,6 +190,7 @@ struct tr_shard {
     struct tr_trouble trouble;
     uint64_t retries_seen, splits_seen;
     bool eof;
+    bool broken;                  /* something was lost on its way: no batch is sealed any more */
     _Atomic bool quiet;           /* a flush would be written at once */
     _Atomic bool drained;
     struct tr_writer_rt *writers;
@@ -198,6 +199,7 @@ struct tr_shard {
     struct tr_mutex lock;         /* guards what follows and tr_writer_rt.job */
     struct tr_result *results;
     uint32_t n_results, cap_results;
+    struct tr_result *taken;      /* the shard's: those it works on, or an empty array for the next */
     struct tr_list rebound;       /* tr_ebatch back from the target thread */
     struct tr_submission *subs;   /* pipelined: FIFO of `inflight` */
     uint32_t n_subs;

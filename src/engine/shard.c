@@ -30,6 +30,9 @@ int tr_shard_init(struct tr_shard *s, struct tr_sink_rt *k, uint32_t index, stru
     s->n_writers = k->pipelined ? 1 : inflight_of(k);
     s->writers = tr_calloc(s->n_writers, sizeof *s->writers);
     s->subs = tr_calloc(inflight_of(k), sizeof *s->subs);
+    s->cap_results = 4 * inflight_of(k); /* twice what can be under way, and a resync for each: a result needs no memory */
+    s->results = tr_calloc(s->cap_results, sizeof *s->results);
+    s->taken = tr_calloc(s->cap_results, sizeof *s->taken);
     struct tr_batcher_cfg bc = {.multi = k->multi,
                                 .boundary = k->boundary,
                                 .rows_max = k->t.batch_rows_max,
@@ -45,7 +48,7 @@ int tr_shard_init(struct tr_shard *s, struct tr_sink_rt *k, uint32_t index, stru
                              .retry = {k->t.backoff_min_ns, k->t.backoff_max_ns},
                              .breaker_failures = k->t.breaker_failures,
                              .breaker_open_ns = k->t.breaker_open_ns};
-    if (!s->writers || !s->subs || tr_batcher_init(&s->batcher, &bc) < 0 || tr_dispatcher_init(&s->disp, &dc, &s->prng) < 0 ||
+    if (!s->writers || !s->subs || !s->results || !s->taken || tr_batcher_init(&s->batcher, &bc) < 0 || tr_dispatcher_init(&s->disp, &dc, &s->prng) < 0 ||
         tr_queue_init(&s->queue, k->t.queue_chunks, err) < 0)
         return tr_err_set(err, TR_NOMEM, TR_DOM_ENGINE, "sink %s: no memory for a shard", k->name);
     for (uint32_t i = 0; i < s->n_writers; i++) {
@@ -102,6 +105,7 @@ void tr_shard_done(struct tr_shard *s)
     for (uint32_t i = 0; i < s->n_results; i++)
         tr_free(s->results[i].err);
     tr_free(s->results);
+    tr_free(s->taken);
     tr_free(s->subs);
     tr_free(s->writers);
     tr_waker_done(&s->waker);
@@ -119,13 +123,7 @@ void tr_shard_post(struct tr_shard *s, uint64_t ticket, int rc, const struct tr_
         }
     }
     tr_mutex_lock(&s->lock);
-    if (s->n_results == s->cap_results) {
-        uint32_t cap = s->cap_results ? s->cap_results * 2 : 64;
-        struct tr_result *v = tr_realloc(s->results, cap * sizeof *v);
-        TR_ASSERT(v != NULL); /* a result that is lost would be a write that never ends */
-        s->results = v;
-        s->cap_results = cap;
-    }
+    TR_ASSERT(s->n_results < s->cap_results); /* a result that is lost would be a write that never ends */
     s->results[s->n_results++] = (struct tr_result){.ticket = ticket, .rc = rc, .err = copy, .resync = resync};
     if (resync) {
         s->n_subs = 0;
@@ -184,8 +182,9 @@ static bool take_results(struct tr_shard *s, int64_t now_ns)
     tr_mutex_lock(&s->lock);
     struct tr_result *v = s->results;
     uint32_t n = s->n_results;
-    s->results = NULL;
-    s->n_results = s->cap_results = 0;
+    s->results = s->taken;
+    s->taken = v;
+    s->n_results = 0;
     struct tr_list rebound;
     tr_list_init(&rebound);
     tr_list_splice_back(&rebound, &s->rebound);
@@ -198,7 +197,6 @@ static bool take_results(struct tr_shard *s, int64_t now_ns)
         on_result(s, &v[i], now_ns);
         tr_free(v[i].err);
     }
-    tr_free(v);
     bool any = n > 0;
     struct tr_list *node;
     while ((node = tr_list_pop_front(&rebound))) {
@@ -418,13 +416,14 @@ static bool seal(struct tr_shard *s, int64_t now_ns)
     struct tr_list items;
     bool tx_end;
     tr_list_init(&items);
-    if (!tr_dispatcher_room(&s->disp) || !tr_batcher_next(&s->batcher, now_ns, is_quiet(s), &items, &tx_end))
+    if (s->broken || !tr_dispatcher_room(&s->disp) || !tr_batcher_next(&s->batcher, now_ns, is_quiet(s), &items, &tx_end))
         return false;
     struct tr_ebatch *b;
     if (tr_ebatch_new(s, &items, tx_end, &b) < 0) {
         struct tr_err err;
         tr_err_set(&err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory to seal a batch", s->sink->name);
         fail_items(&items);
+        s->broken = true; /* what comes behind them must not be written: a row's later version would hide what is missing */
         tr_pl_fail(s->sink->p, &err);
         return false;
     }

@@ -149,6 +149,17 @@ test_buf_and_cursor(void **state)
 
 	assert_int_equal(tr_buf_reserve(&b, SIZE_MAX), TR_NOMEM);
 	assert_int_equal(b.n, 300);
+
+	tr_alloc_fail_from(2);
+	p = tr_malloc(1);
+	assert_non_null(p);
+	tr_free(p);
+	for (int i = 0; i < 3; i++)
+		assert_null(tr_malloc(1));
+	assert_int_equal(tr_alloc_fail_nth(0), 0);
+	tr_alloc_fail_from(2);
+	tr_free(tr_malloc(1));
+	assert_int_equal(tr_alloc_fail_nth(0), 1);
 	tr_alloc_fail_nth(1);
 	assert_int_equal(tr_buf_reserve(&b, 100000), TR_NOMEM);
 	assert_int_equal(b.n, 300);

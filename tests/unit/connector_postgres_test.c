@@ -72,7 +72,7 @@ static void interleaved(void **state)
     add(&b, 7, 71, 4, "d");
     add(&b, 8, 8, 5, "%s", "");
     add(&b, 7, 70, 6, "e");
-    tr_pg_txbuf_abort(&b, 7, 70);
+    assert_int_equal(tr_pg_txbuf_abort(&b, 7, 70, NULL), TR_OK);
     add(&b, 7, 72, 7, "f");
     struct tr_pg_tx *t = tr_pg_txbuf_take(&b, 7);
     assert_non_null(t);
@@ -84,10 +84,10 @@ static void interleaved(void **state)
     ends(&b, t);
     tr_pg_tx_free(&b, t);
     assert_null(tr_pg_txbuf_take(&b, 7));
-    tr_pg_txbuf_abort(&b, 8, 8);
+    assert_int_equal(tr_pg_txbuf_abort(&b, 8, 8, NULL), TR_OK);
     assert_null(tr_pg_txbuf_take(&b, 8));
-    tr_pg_txbuf_abort(&b, 9, 9); /* nothing of it was sent */
-    tr_pg_txbuf_abort(&b, 9, 90);
+    assert_int_equal(tr_pg_txbuf_abort(&b, 9, 9, NULL), TR_OK); /* nothing of it was sent */
+    assert_int_equal(tr_pg_txbuf_abort(&b, 9, 90, NULL), TR_OK);
     assert_int_equal(b.memory, 0);
     assert_int_equal(b.spill_count, 0);
     tr_pg_txbuf_done(&b);
@@ -106,7 +106,7 @@ static void spills(void **state)
         add(&b, 100 + i % 5, 100 + i % 5, i, "small %u", i);
         assert_true(b.memory <= (1 << 20) + 200000);
         if (i == N / 2)
-            tr_pg_txbuf_abort(&b, 7, 8);
+            assert_int_equal(tr_pg_txbuf_abort(&b, 7, 8, NULL), TR_OK);
     }
     assert_int_equal(b.spill_count, 1);
     assert_true(b.spilled > 2u << 20);
@@ -140,7 +140,7 @@ static void given_up(void **state)
     for (uint32_t i = 0; i < 50; i++)
         add(&b, 7, 7, i, "%050000u", i);
     assert_true(b.spilled > 0);
-    tr_pg_txbuf_abort(&b, 7, 7);
+    assert_int_equal(tr_pg_txbuf_abort(&b, 7, 7, NULL), TR_OK);
     assert_int_equal(b.spilled, 0);
     assert_int_equal(b.memory, 0);
     for (uint32_t i = 0; i < 50; i++)

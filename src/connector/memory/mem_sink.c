@@ -9,8 +9,8 @@
 #include "cursor.h"
 #include "list.h"
 #include "map.h"
+#include "mem_lock.h"
 #include "rowimage.h"
-#include "thread.h"
 
 enum { OUTCOMES_MAX = 4096 };
 
@@ -339,30 +339,30 @@ static struct tr_mem_outcome next_outcome(struct tr_mem_sink *s)
 
 void tr_mem_script(struct tr_mem_sink *s, const struct tr_mem_outcome *o)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     TR_ASSERT(s->script_n < OUTCOMES_MAX);
     s->script[s->script_n++] = *o;
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }
 
 void tr_mem_script_bind(struct tr_mem_sink *s, int rc, const char *msg, uint32_t times)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     s->bind_rc = rc;
     s->bind_times = times;
     snprintf(s->bind_msg, sizeof s->bind_msg, "%s", msg);
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }
 
 void tr_mem_taking(struct tr_mem_sink *s, uint32_t table_id, enum tr_target_variant variant, enum tr_mem_taking how)
 {
     TR_ASSERT(table_id < 32);
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     for (int i = TR_MEM_TAKES; i <= TR_MEM_REFUSES_BINDS; i++) {
         uint32_t *bits = &s->refuses[i][variant];
         *bits = i == (int)how ? *bits | 1u << table_id : *bits & ~(1u << table_id);
     }
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }
 
 static bool refuses(const struct tr_mem_sink *s, enum tr_mem_taking how, uint32_t table_id, enum tr_target_variant variant)
@@ -381,25 +381,25 @@ static uint32_t refused_part(const struct tr_mem_sink *s, const struct tr_sealed
 
 void tr_mem_script_probe(struct tr_mem_sink *s, int rc, uint32_t times)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     s->probe_rc = rc;
     s->probe_times = times;
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }
 
 void tr_mem_endpoint_down(struct tr_mem_sink *s, uint32_t endpoint, bool down)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     s->down = down ? s->down | UINT64_C(1) << endpoint : s->down & ~(UINT64_C(1) << endpoint);
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }
 
 void tr_mem_hold(struct tr_mem_sink *s, bool on)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     s->hold = on;
     tr_cond_broadcast(&s->changed);
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }
 
 /* ---- writer ----------------------------------------------------------------------------------------------------------- */
@@ -455,7 +455,7 @@ static int writer_write(struct tr_writer *spi, struct tr_endpoint *ep, const str
     struct tr_mem_sink *s = w->s;
     uint32_t e = ep ? (uint32_t)((uintptr_t)ep - 1) : 0;
     int rc;
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     w->interrupted = false;
     s->stats.writes++;
     if (++s->stats.in_write > s->stats.in_write_max)
@@ -474,7 +474,7 @@ static int writer_write(struct tr_writer *spi, struct tr_endpoint *ep, const str
         rc = !passed ? tr_err_set(err, TR_RETRY, TR_DOM_SINK, "the write was interrupted or ran out of time") : o.rc < 0 ? fail_as(&o, err) : TR_OK;
     }
     s->stats.in_write--;
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return rc;
 }
 
@@ -484,9 +484,9 @@ static int writer_complete(struct tr_writer *spi, struct tr_sealed *b, int64_t d
     (void)b;
     (void)deadline_ns;
     (void)err;
-    tr_mutex_lock(&w->s->lock);
+    tr_mem_lock(&w->s->lock);
     w->s->stats.completes++;
-    tr_mutex_unlock(&w->s->lock);
+    tr_mem_unlock(&w->s->lock);
     return TR_OK;
 }
 
@@ -495,7 +495,7 @@ static int writer_submit(struct tr_writer *spi, const struct tr_sealed *b, uint6
     struct mem_writer *w = writer_of(spi);
     struct tr_mem_sink *s = w->s;
     (void)err;
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     int rc = TR_AGAIN;
     if (w->n < w->window) {
         struct tr_mem_outcome o = next_outcome(s);
@@ -504,7 +504,7 @@ static int writer_submit(struct tr_writer *spi, const struct tr_sealed *b, uint6
         s->stats.in_write_max = TR_MAX(s->stats.in_write_max, w->n);
         rc = TR_OK;
     }
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return rc;
 }
 
@@ -520,7 +520,7 @@ static int writer_reap(struct tr_writer *spi, int timeout_ms, struct tr_done *v,
     struct tr_mem_sink *s = w->s;
     int64_t deadline = tr_deadline_ns(tr_now_ns(), timeout_ms * TR_NS_PER_MS);
     uint32_t n = 0;
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     while (n == 0) {
         while (n < max && w->n && !s->hold && w->v[0].ready_ns <= tr_now_ns()) {
             struct pending p = w->v[0];
@@ -540,7 +540,7 @@ static int writer_reap(struct tr_writer *spi, int timeout_ms, struct tr_done *v,
         tr_cond_wait_until(&s->changed, &s->lock, until);
     }
     w->interrupted = false;
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return (int)n;
 }
 
@@ -549,29 +549,29 @@ static int writer_drain(struct tr_writer *spi, int64_t deadline_ns, struct tr_er
     struct mem_writer *w = writer_of(spi);
     (void)deadline_ns;
     (void)err;
-    tr_mutex_lock(&w->s->lock);
+    tr_mem_lock(&w->s->lock);
     w->s->stats.drains++; /* nothing lingers here: reap says the rest */
-    tr_mutex_unlock(&w->s->lock);
+    tr_mem_unlock(&w->s->lock);
     return TR_OK;
 }
 
 static void writer_abandon(struct tr_writer *spi)
 {
     struct mem_writer *w = writer_of(spi);
-    tr_mutex_lock(&w->s->lock);
+    tr_mem_lock(&w->s->lock);
     w->n = 0;
     w->s->stats.abandons++;
-    tr_mutex_unlock(&w->s->lock);
+    tr_mem_unlock(&w->s->lock);
 }
 
 static void writer_interrupt(struct tr_writer *spi)
 {
     struct mem_writer *w = writer_of(spi);
-    tr_mutex_lock(&w->s->lock);
+    tr_mem_lock(&w->s->lock);
     w->interrupted = true;
     w->s->stats.interrupts++;
     tr_cond_broadcast(&w->s->changed);
-    tr_mutex_unlock(&w->s->lock);
+    tr_mem_unlock(&w->s->lock);
 }
 
 static void writer_free(struct tr_writer *spi)
@@ -652,7 +652,7 @@ static int bind(struct tr_sink *spi, const struct tr_schema *schema, enum tr_tar
     uint32_t id = s->def.caps & TR_CAP_ONE_TARGET ? 0 : schema->table_id, version = s->def.caps & TR_CAP_ONE_TARGET ? 0 : schema->version;
     int rc = TR_OK;
     (void)deadline_ns;
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     s->stats.binds++;
     if (s->bind_times) {
         s->bind_times--;
@@ -676,7 +676,7 @@ static int bind(struct tr_sink *spi, const struct tr_schema *schema, enum tr_tar
         }
         *ret = &t->spi;
     }
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return rc;
 }
 
@@ -686,7 +686,7 @@ static int swap(struct tr_sink *spi, const struct tr_schema *schema, uint64_t sn
     uint64_t built = 0, shadow = 0;
     (void)deadline_ns;
     (void)err;
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     s->stats.swaps++;
     tr_u64map_find(&s->built, schema->table_id, &built);
     tr_u64map_find(&s->shadow, schema->table_id, &shadow);
@@ -695,7 +695,7 @@ static int swap(struct tr_sink *spi, const struct tr_schema *schema, uint64_t sn
         TR_ASSERT(tr_u64map_put(&s->built, schema->table_id, snapshot_id) >= 0);
         tr_u64map_del(&s->shadow, schema->table_id, NULL);
     }
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return TR_OK;
 }
 
@@ -705,9 +705,9 @@ static int built(struct tr_sink *spi, const struct tr_schema *schema, int64_t de
     (void)deadline_ns;
     (void)err;
     *ret_snapshot_id = 0;
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     tr_u64map_find(&s->built, schema->table_id, ret_snapshot_id);
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return TR_OK;
 }
 
@@ -716,13 +716,13 @@ static int probe(struct tr_sink *spi, int64_t deadline_ns, struct tr_err *err)
     struct tr_mem_sink *s = sink_of(spi);
     int rc = TR_OK;
     (void)deadline_ns;
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     s->stats.probes++;
     if (s->probe_times) {
         s->probe_times--;
         rc = tr_err_set(err, s->probe_rc, TR_DOM_SINK, "scripted failure of a probe");
     }
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return rc;
 }
 
@@ -783,36 +783,36 @@ struct tr_sink *tr_mem_sink_spi(struct tr_mem_sink *s)
 
 void tr_mem_sink_stats(struct tr_mem_sink *s, struct tr_mem_sink_stats *ret)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     *ret = s->stats;
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }
 
 bool tr_mem_wait_rows(struct tr_mem_sink *s, uint64_t rows, int64_t deadline_ns)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     bool in_time = true;
     while (s->stats.rows < rows && in_time)
         in_time = tr_cond_wait_until(&s->changed, &s->lock, deadline_ns);
     bool there = s->stats.rows >= rows;
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return there;
 }
 
 void tr_mem_each_row(struct tr_mem_sink *s, void (*cb)(void *arg, const struct tr_mem_row *r), void *arg)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     for (size_t i = 0; i < s->n_rows; i++)
         cb(arg, &s->rows[i]->r);
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }
 
 void tr_mem_each_batch(struct tr_mem_sink *s, void (*cb)(void *arg, const struct tr_mem_batch *b), void *arg)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     for (size_t i = 0; i < s->n_batches; i++)
         cb(arg, &s->batches[i]);
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }
 
 void tr_mem_read_back(struct tr_mem_sink *s, uint32_t table_id, enum tr_target_variant variant,
@@ -821,7 +821,7 @@ void tr_mem_read_back(struct tr_mem_sink *s, uint32_t table_id, enum tr_target_v
     size_t it = 0;
     struct tr_slice k;
     void *val;
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     while (tr_map_next(&s->state, &it, &k, &val)) {
         const struct kept *kept = val;
         if (kept->r.table_id != table_id || kept->r.variant != variant)
@@ -830,5 +830,5 @@ void tr_mem_read_back(struct tr_mem_sink *s, uint32_t table_id, enum tr_target_v
         bool dead = is_tombstone(kept, key);
         cb(arg, key, kept->r.version + ((kept->r.flags & TR_CHG_MOVED) && !dead), dead, &kept->r.row); /* a key update owns two versions: the tombstone's, then the new row's */
     }
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }

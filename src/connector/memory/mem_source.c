@@ -5,7 +5,7 @@
 #include "alloc.h"
 #include "check.h"
 #include "clock.h"
-#include "thread.h"
+#include "mem_lock.h"
 
 struct stored {
     struct tr_payload p;
@@ -137,7 +137,7 @@ static int push(struct tr_mem_source *s, uint32_t lane, struct tr_payload p, con
         st->p.key.p = put(&at, p.key.p, p.key.n);
         st->p.value.p = put(&at, p.value.p, p.value.n);
     }
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     struct mem_log *l = log_get(s, lane);
     if (l->n == l->cap) {
         l->cap = l->cap ? l->cap * 2 : 64;
@@ -147,7 +147,7 @@ static int push(struct tr_mem_source *s, uint32_t lane, struct tr_payload p, con
     TR_ASSERT(l->n == 0 || l->v[l->n - 1]->p.position < p.position);
     l->v[l->n++] = st;
     wake_lane(l);
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return TR_OK;
 }
 
@@ -169,23 +169,23 @@ int tr_mem_push_tx_end(struct tr_mem_source *s, uint32_t lane, int64_t position)
 
 int tr_mem_generate(struct tr_mem_source *s, uint32_t lane, uint64_t n, uint32_t value_bytes, uint32_t tx_every)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     struct mem_log *l = log_get(s, lane);
     l->value_bytes = value_bytes;
     l->tx_every = tx_every;
     l->generate = n;
     wake_lane(l);
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return TR_OK;
 }
 
 #define WITH_LOG(s, lane, ...)                  \
     do {                                        \
-        tr_mutex_lock(&(s)->lock);              \
+        tr_mem_lock(&(s)->lock);              \
         struct mem_log *l = log_get(s, lane);   \
         __VA_ARGS__;                            \
         wake_lane(l);                           \
-        tr_mutex_unlock(&(s)->lock);            \
+        tr_mem_unlock(&(s)->lock);            \
     } while (0)
 
 void tr_mem_upto(struct tr_mem_source *s, uint32_t lane, int64_t upto)
@@ -210,10 +210,10 @@ void tr_mem_fail_poll(struct tr_mem_source *s, uint32_t lane, int rc, uint32_t t
 
 void tr_mem_fail_commit(struct tr_mem_source *s, int rc, uint32_t times)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     s->fail_commit = rc;
     s->fail_commit_times = times;
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }
 
 int64_t tr_mem_committed(struct tr_mem_source *s, uint32_t lane)
@@ -246,9 +246,9 @@ bool tr_mem_lane_paused(struct tr_mem_source *s, uint32_t lane)
 
 void tr_mem_source_stats(struct tr_mem_source *s, struct tr_mem_source_stats *ret)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     *ret = s->stats;
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }
 
 /* ---- the lane -------------------------------------------------------------------------------------------------------- */
@@ -278,7 +278,7 @@ static int lane_poll(struct tr_lane *lane, uint32_t max, struct tr_payloads *ret
     struct mem_log *l = m->log;
     struct tr_mem_source *s = m->s;
     int rc = TR_OK;
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     s->stats.polls++;
     if (l->poll_max)
         max = TR_MIN(max, l->poll_max);
@@ -307,7 +307,7 @@ static int lane_poll(struct tr_lane *lane, uint32_t max, struct tr_payloads *ret
     } else if (rc == TR_OK) {
         rc = l->eof ? TR_EOF : TR_AGAIN;
     }
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return rc;
 }
 
@@ -315,10 +315,10 @@ static int lane_arm(struct tr_lane *lane, struct tr_waker *w, struct tr_wait *re
 {
     struct mem_lane *m = lane_of(lane);
     struct mem_log *l = m->log;
-    tr_mutex_lock(&m->s->lock);
+    tr_mem_lock(&m->s->lock);
     m->waker = w;
     bool ready = m->next < l->n || m->made < l->generate || l->eof || l->fail_times || l->upto_idle > m->said;
-    tr_mutex_unlock(&m->s->lock);
+    tr_mem_unlock(&m->s->lock);
     *ret = (struct tr_wait){.fd = -1, .deadline_ns = INT64_MAX};
     return ready;
 }
@@ -328,32 +328,32 @@ static int lane_tend(struct tr_lane *lane, int64_t now_ns, struct tr_err *err)
     struct mem_lane *m = lane_of(lane);
     (void)now_ns;
     (void)err;
-    tr_mutex_lock(&m->s->lock);
+    tr_mem_lock(&m->s->lock);
     m->s->stats.tends++;
-    tr_mutex_unlock(&m->s->lock);
+    tr_mem_unlock(&m->s->lock);
     return TR_OK;
 }
 
 static void lane_pause(struct tr_lane *lane, bool on)
 {
     struct mem_lane *m = lane_of(lane);
-    tr_mutex_lock(&m->s->lock);
+    tr_mem_lock(&m->s->lock);
     m->paused = on;
     if (on)
         m->s->stats.pauses++;
     else
         m->s->stats.resumes++;
-    tr_mutex_unlock(&m->s->lock);
+    tr_mem_unlock(&m->s->lock);
 }
 
 static void lane_close(struct tr_lane *lane)
 {
     struct mem_lane *m = lane_of(lane);
-    tr_mutex_lock(&m->s->lock);
+    tr_mem_lock(&m->s->lock);
     m->s->stats.closed_lanes++;
     m->log->lane = NULL;
     m->log->assigned = false;
-    tr_mutex_unlock(&m->s->lock);
+    tr_mem_unlock(&m->s->lock);
     tr_free(m->out);
     tr_free(m->value);
     tr_free(m);
@@ -389,7 +389,7 @@ int tr_mem_assign(struct tr_mem_source *s, uint32_t lane, uint32_t epoch, int64_
     struct mem_lane *m = tr_calloc(1, sizeof *m);
     if (!m)
         return TR_NOMEM;
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     struct mem_log *l = log_get(s, lane);
     TR_ASSERT(!l->lane);
     m->spi = (struct tr_lane){.ops = &lane_ops, .id = lane, .epoch = epoch};
@@ -404,37 +404,37 @@ int tr_mem_assign(struct tr_mem_source *s, uint32_t lane, uint32_t epoch, int64_
     l->assigned = true;
     l->committed = l->committed_sync = INT64_MIN;
     post(s, &(struct tr_event){.kind = TR_EVENT_ASSIGNED, .lane_id = lane, .epoch = epoch, .lane = &m->spi}, NULL);
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return TR_OK;
 }
 
 void tr_mem_revoke(struct tr_mem_source *s, uint32_t lane)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     post(s, &(struct tr_event){.kind = TR_EVENT_REVOKED, .lane_id = lane, .epoch = log_get(s, lane)->epoch}, NULL);
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }
 
 void tr_mem_lose(struct tr_mem_source *s, uint32_t lane, const char *why)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     post(s, &(struct tr_event){.kind = TR_EVENT_LOST, .lane_id = lane, .epoch = log_get(s, lane)->epoch}, why);
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }
 
 void tr_mem_fail_event(struct tr_mem_source *s, int rc)
 {
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     s->fail_event = rc;
     tr_waker_wake(s->waker);
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
 }
 
 static int source_poll_event(struct tr_source *spi, struct tr_event *ret, struct tr_err *err)
 {
     struct tr_mem_source *s = source_of(spi);
     int rc = TR_AGAIN;
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     tr_free(s->shown);
     s->shown = NULL;
     if (s->fail_event) {
@@ -446,17 +446,17 @@ static int source_poll_event(struct tr_source *spi, struct tr_event *ret, struct
         *ret = s->shown->ev;
         rc = TR_OK;
     }
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return rc;
 }
 
 static int source_arm(struct tr_source *spi, struct tr_waker *w, struct tr_wait *ret)
 {
     struct tr_mem_source *s = source_of(spi);
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     s->waker = w;
     bool ready = s->events || s->fail_event;
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     *ret = (struct tr_wait){.fd = -1, .deadline_ns = INT64_MAX};
     return ready;
 }
@@ -465,12 +465,12 @@ static int source_answer(struct tr_source *spi, const struct tr_event *ev, struc
 {
     struct tr_mem_source *s = source_of(spi);
     (void)err;
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     if (ev->kind == TR_EVENT_ASSIGNED)
         s->stats.assigned_answers++;
     else
         s->stats.revoked_answers++;
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return TR_OK;
 }
 
@@ -478,7 +478,7 @@ static int source_commit(struct tr_source *spi, const struct tr_watermark *v, si
 {
     struct tr_mem_source *s = source_of(spi);
     int rc = TR_OK;
-    tr_mutex_lock(&s->lock);
+    tr_mem_lock(&s->lock);
     if (s->fail_commit_times) {
         s->fail_commit_times--;
         s->stats.commit_failures++;
@@ -498,7 +498,7 @@ static int source_commit(struct tr_source *spi, const struct tr_watermark *v, si
                 l->committed_sync = v[i].upto;
         }
     }
-    tr_mutex_unlock(&s->lock);
+    tr_mem_unlock(&s->lock);
     return rc;
 }
 

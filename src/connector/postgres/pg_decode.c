@@ -259,12 +259,41 @@ static int relation(struct pg_stream *s, const struct tr_pg_msg *m, struct tr_er
     return TR_OK;
 }
 
+/* Where a message may stand. The server keeps to it; what does not is no stream of changes that could be followed. */
+static bool in_place(const struct pg_stream *s, const struct tr_pg_msg *m)
+{
+    switch (m->type) {
+    case 'B':
+    case 'S':
+    case 'c':
+        return !s->in_tx && !s->stream_xid;
+    case 'C':
+        return s->in_tx && !s->replay && m->u.commit.commit_lsn == s->tx.commit_lsn;
+    case 'E':
+        return s->stream_xid;
+    case 'I':
+    case 'U':
+    case 'D':
+    case 'T':
+        return s->in_tx;
+    default:
+        return !strchr("bPKrp", m->type); /* two-phase commit, which was not asked for */
+    }
+}
+
+static int misplaced(char type, struct tr_err *err)
+{
+    return tr_err_set(err, TR_FATAL, TR_DOM_SOURCE, "replication message '%c' cannot stand where the server sent it: the stream cannot be followed", type);
+}
+
 /* Inside Stream Start … Stop: goes into the holding buffer as it is, but for other people's messages. */
 static int hold(struct pg_stream *s, struct tr_err *err)
 {
     struct tr_slice m = s->item.msg;
     if (m.n < 5)
         return tr_err_set(err, TR_FATAL, TR_DOM_SOURCE, "a streamed message of %zu bytes is cut off", m.n);
+    if (!memchr("RYIUDTMO", m.p[0], 8)) /* it would end, or begin, what it is replayed within */
+        return misplaced((char)m.p[0], err);
     if (m.p[0] == 'M') {
         struct tr_pg_msg d;
         if (tr_pgoutput_decode(&s->dec, m, true, &d, err) < 0)
@@ -285,6 +314,8 @@ static int work(struct pg_stream *s, struct tr_err *err)
     int rc = tr_pgoutput_decode(&s->dec, s->item.msg, s->item.in_stream, &m, err);
     if (rc < 0)
         return undecodable(err);
+    if (!in_place(s, &m))
+        return misplaced(m.type, err);
     switch (m.type) {
     case 'B':
         return begin(s, m.u.begin.final_lsn, m.xid, m.u.begin.ts);
@@ -297,8 +328,7 @@ static int work(struct pg_stream *s, struct tr_err *err)
         s->stream_xid = 0;
         return TR_OK;
     case 'A':
-        tr_pg_txbuf_abort(&s->txbuf, m.xid, m.u.stream_abort.subxid);
-        return TR_OK;
+        return tr_pg_txbuf_abort(&s->txbuf, m.xid, m.u.stream_abort.subxid, err);
     case 'c':
         begin(s, m.u.commit.commit_lsn, m.xid, m.u.commit.ts);
         s->tx.end_lsn = m.u.commit.end_lsn;

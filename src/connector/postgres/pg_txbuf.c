@@ -127,18 +127,16 @@ int tr_pg_txbuf_add(struct tr_pg_txbuf *b, uint32_t xid, uint32_t subxid, uint64
     return TR_OK; /* or this one is safe on disk, and another had no room: the next call will say so */
 }
 
-void tr_pg_txbuf_abort(struct tr_pg_txbuf *b, uint32_t xid, uint32_t subxid)
+int tr_pg_txbuf_abort(struct tr_pg_txbuf *b, uint32_t xid, uint32_t subxid, struct tr_err *err)
 {
     struct tr_pg_tx *t = tr_u64map_get_ptr(&b->by_xid, xid);
     if (!t)
-        return;
-    if (xid != subxid) {
-        /* unnoted, the rows of the subtransaction would come back to life */
-        TR_ASSERT(tr_u64map_put(&t->aborted, subxid, 1) >= 0);
-        return;
-    }
+        return TR_OK;
+    if (xid != subxid) /* unnoted, the rows of the subtransaction would come back to life */
+        return tr_u64map_put(&t->aborted, subxid, 1) >= 0 ? TR_OK : tr_err_set(err, TR_NOMEM, TR_DOM_SOURCE, "no memory for transaction %u", xid);
     tr_u64map_del(&b->by_xid, xid, NULL);
     tr_pg_tx_free(b, t);
+    return TR_OK;
 }
 
 struct tr_pg_tx *tr_pg_txbuf_take(struct tr_pg_txbuf *b, uint32_t xid)

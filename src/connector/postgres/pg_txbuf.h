@@ -27,7 +27,7 @@ void tr_pg_txbuf_init(struct tr_pg_txbuf *b, const char *dir, uint64_t memory_ma
 void tr_pg_txbuf_done(struct tr_pg_txbuf *b);
 
 int tr_pg_txbuf_add(struct tr_pg_txbuf *b, uint32_t xid, uint32_t subxid, uint64_t lsn, struct tr_slice msg, struct tr_err *err);
-void tr_pg_txbuf_abort(struct tr_pg_txbuf *b, uint32_t xid, uint32_t subxid); /* subxid == xid: the whole transaction */
+int tr_pg_txbuf_abort(struct tr_pg_txbuf *b, uint32_t xid, uint32_t subxid, struct tr_err *err); /* subxid == xid: the whole transaction. NOMEM: not noted */
 
 /* Takes a committed transaction out for reading in order; NULL when nothing of it was sent. next: rc 0 and the message (borrowed
  * until the next call), EOF at the end. Messages of aborted subtransactions come with *ret_aborted set: Relation messages among them
