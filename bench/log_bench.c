@@ -53,7 +53,8 @@ static uint32_t transaction(struct tr_buf *b, size_t bytes, bool define)
         snprintf(id, sizeof id, "%llu", (unsigned long long)version);
         struct tr_slice v[] = {tr_slice_str(id), tr_slice_str("12345"), tr_slice_str("2026-01-01 00:00:00+00"), tr_slice_str(text)};
         uint8_t st[] = {TR_PRESENT, TR_PRESENT, TR_PRESENT, TR_PRESENT};
-        struct tr_change c = {.op = TR_OP_INSERT, .epoch = 1, .schema = schema, .version = ++version, .commit_lsn = lsn, .change_lsn = lsn, .xid = version,
+        version++;
+        struct tr_change c = {.op = TR_OP_INSERT, .epoch = 1, .schema = schema, .version = version, .commit_lsn = lsn, .change_lsn = lsn, .xid = version,
                               .ordinal = i, .commit_us = 1, .capture_us = 1, .key = tr_slice_str(id), .after = {v, st, 4}};
         if (tr_frame_encode(&c, b, &err) < 0)
             die("frame", &err);
