@@ -50,10 +50,9 @@ static uint32_t transaction(struct tr_buf *b, size_t bytes, bool define)
         die("frame", &err);
     lsn += 1000;
     for (uint32_t i = 0; i == 0 || b->n + 200 < bytes; i++, n++) {
-        snprintf(id, sizeof id, "%llu", (unsigned long long)version);
+        snprintf(id, sizeof id, "%llu", (unsigned long long)++version);
         struct tr_slice v[] = {tr_slice_str(id), tr_slice_str("12345"), tr_slice_str("2026-01-01 00:00:00+00"), tr_slice_str(text)};
         uint8_t st[] = {TR_PRESENT, TR_PRESENT, TR_PRESENT, TR_PRESENT};
-        version++;
         struct tr_change c = {.op = TR_OP_INSERT, .epoch = 1, .schema = schema, .version = version, .commit_lsn = lsn, .change_lsn = lsn, .xid = version,
                               .ordinal = i, .commit_us = 1, .capture_us = 1, .key = tr_slice_str(id), .after = {v, st, 4}};
         if (tr_frame_encode(&c, b, &err) < 0)
