@@ -4,8 +4,8 @@
  */
 #include "nomem_kit.h"
 
-#include "../unit/apply_kit.h"
-#include "../unit/engine_kit.h"
+#include "apply_kit.h"
+#include "engine_kit.h"
 
 enum { WHILE_MS = 60 };
 
