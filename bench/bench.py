@@ -1,25 +1,31 @@
 #!/usr/bin/env python3
-"""The parts of bench/run.sh: capture, snapshot and latency, each against its ceiling in the same run, medians over the rounds.
+"""The parts of bench/run.sh, each against its ceiling in the same run, medians over the rounds; report.py writes the tables.
 
-The peers are pg_recvlogical to /dev/null (what a client can take from the server's decoder at all) and COPY ... TO STDOUT to /dev/null (what
-the server can read of a table). CPU is the client's own: user and system time of pg_recvlogical, psql or tailrace, not the server's."""
+The peers are pg_recvlogical to /dev/null (what a client can take from the server's decoder at all), COPY ... TO STDOUT to /dev/null (what
+the server can read of a table), a loop of COPY and INSERT ... ON CONFLICT by hand, executemany of Python's sqlite3, and pwrite + fdatasync. CPU is
+the client's own: user and system time of pg_recvlogical, psql or tailrace, not the server's."""
 import argparse
 import datetime
+import glob
 import http.client
 import json
 import os
-import platform
 import signal
 import sqlite3
-import statistics
 import subprocess
 import sys
 import threading
 import time
 
+from report import report
+
 COLUMNS = "id bigint primary key, a int, b int, c bigint, d float8, at timestamptz, t text, h text"
 ROW = "g, g % 1000, g % 77, g * 3, g * 0.25, clock_timestamp(), 'a text of some length', md5(g::text)"
+WIDE = 100  # columns
+BATCH = 10000  # rows; the sinks' own default
+TABLES = 1000  # of the capture part
 TICK = os.sysconf("SC_CLK_TCK")
+os.environ["PGOPTIONS"] = "-c client_min_messages=warning"
 
 
 def say(text):
@@ -125,22 +131,36 @@ class Bench:
     def table_state(s, name):
         return next((t["state"] for t in s["capture"]["tables"] if t["name"] == name), None)
 
-    # --- parts ---
+    # --- parts: a backlog, and what takes it ---
+
+    def rows(self, table, row, n, each):
+        """n rows in transactions of `each`; row: expressions of g."""
+        self.source("set synchronous_commit = off",
+                    "do $$ begin for b in 0..{} loop insert into {} select {} from generate_series({} + b * {}, {} + b * {} + {}) g; commit; end loop; end $$".format(
+                        max(n // each, 1) - 1, table, row, self.next_id, each, self.next_id, each, each - 1))
+        self.next_id += n
 
     def many(self, n):
-        """n transactions of one row each."""
-        self.source("set synchronous_commit = off",
-                    "do $$ begin for g in {}..{} loop insert into cap.t values ({}); commit; end loop; end $$".format(self.next_id, self.next_id + n - 1, ROW))
-        self.next_id += n
+        self.rows("cap.t", ROW, n, 1)
 
     def one(self, n):
-        """One transaction of n rows."""
-        self.source("insert into cap.t select {} from generate_series({}, {}) g".format(ROW, self.next_id, self.next_id + n - 1))
+        self.rows("cap.t", ROW, n, n)
+
+    def wide(self, n):
+        self.rows("cap.wide", "g, " + ", ".join("g + {}".format(i) if i % 2 else "'value {}'".format(i) for i in range(WIDE)), n, 100)
+
+    def large(self, n):
+        self.rows("cap.large", "g, repeat(md5(g::text), 32768)", n, 10)
+
+    def tables1000(self, n):
+        self.source("set synchronous_commit = off",
+                    "do $$ begin for g in {}..{} loop execute format('insert into capn.n%s values ($1, $1, $2)', g % {}) using g, 'a text of some length'; if g % 10 = 0 then commit; end if; end loop; end $$".format(
+                        self.next_id, self.next_id + n - 1, TABLES))
         self.next_id += n
 
-    def drain_peer(self, end):
+    def drain_peer(self, end, publication):
         t, cpu, rss = self.timed([os.path.join(self.o.bin, "pg_recvlogical"), "-d", self.o.source, "--slot", "peer", "--start", "--no-loop", "--endpos", end,
-                                  "-o", "proto_version=1", "-o", "publication_names=bcap", "-f", "/dev/null"], os.path.join(self.o.tmp, "peer.out"))
+                                  "-o", "proto_version=1", "-o", "publication_names=" + publication, "-f", "/dev/null"], os.path.join(self.o.tmp, "peer.out"))
         return t, cpu, rss
 
     def drain_us(self, config, rows):
@@ -148,7 +168,7 @@ class Bench:
         s = self.wait("capture runs", lambda s: s["capture"]["state"] == "running", every=0.005)
         t0, c0 = time.monotonic(), self.cpu()
         want = self.frames + rows
-        s = self.wait("the backlog is in the log", lambda s: s["log"]["durable_offset"] >= want and s["capture"]["records_in"] >= rows)
+        s = self.wait("the backlog is in the log", lambda s: s["log"]["durable_offset"] >= want and s["capture"]["records_in"] >= rows, every=0.05)
         t = time.monotonic() - t0
         cpu, rss = self.cpu() - c0, self.peak_rss()
         self.stop()
@@ -156,18 +176,27 @@ class Bench:
         return t, cpu, rss
 
     def capture(self):
-        n_many, n_one = int(300000 * self.o.scale), int(1000000 * self.o.scale)
-        self.source("create schema cap", "create table cap.t ({})".format(COLUMNS))
+        self.source("create schema cap", "create table cap.t ({})".format(COLUMNS), "create table cap.large (id bigint primary key, v text)",
+                    "create table cap.wide (id bigint primary key, {})".format(", ".join("c{} {}".format(i, "bigint" if i % 2 else "text") for i in range(WIDE))),
+                    "create schema capn",
+                    "do $$ begin for g in 0..{} loop execute format('create table capn.n%s (id bigint primary key, a bigint, t text)', g); end loop; end $$".format(TABLES - 1))
+        return self.capture_of("cap", 3, (("{:,} transactions of one row", self.many, 300000), ("one transaction of {:,} rows", self.one, 1000000),
+                                          ("{{:,}} rows of {} columns, 100 a transaction".format(WIDE + 1), self.wide, 30000),
+                                          ("{:,} rows with a value of 1 MiB, 10 a transaction", self.large, 200))) + \
+            self.capture_of("capn", TABLES, (("{{:,}} rows over {:,} tables, 10 a transaction".format(TABLES), self.tables1000, 100000),))
+
+    def capture_of(self, schema, n_tables, shapes):
         # a sink that wants nothing: what is measured is capture
-        config = self.write_config("capture", "cap.*", ["{name: none, type: sqlite, path: '" + self.o.tmp + "/none.db', tables: ['no.thing']}"], "bcap")
+        config = self.write_config(schema, schema + ".*", ["{name: none, type: sqlite, path: '" + self.o.tmp + "/none-" + schema + ".db', tables: ['no.thing']}"], "b" + schema)
         self.start(config)
-        s = self.wait("the empty table is live", lambda s: self.table_state(s, "cap.t") == "live")
+        s = self.wait("the empty tables are live", lambda s: sum(t["state"] == "live" for t in s["capture"]["tables"]) == n_tables, seconds=600, every=0.5)
         self.stop()
         self.frames = s["log"]["durable_offset"]
         self.source("select pg_create_logical_replication_slot('peer', 'pgoutput')")
-        out = {}
-        for label, make, n in (("many", self.many, n_many), ("one", self.one, n_one)):
+        out = []
+        for label, make, n in shapes:
             runs = []
+            n = max(int(n * self.o.scale) // 100 * 100, 100)
             for r in range(self.o.rounds):
                 make(n)
                 # pg_recvlogical ends at this position once something is sent at or beyond it
@@ -175,11 +204,12 @@ class Bench:
                 self.source("select pg_logical_emit_message(true, 'bench', 'end')")
                 both = {}
                 for who in ("peer", "us") if r % 2 == 0 else ("us", "peer"):
-                    both[who] = self.drain_peer(end) if who == "peer" else self.drain_us(config, n)
-                say("    {} {}: peer {:.0f} rows/s, {:.2f} CPU-s; tailrace {:.0f} rows/s, {:.2f} CPU-s, {:.0f} MiB".format(
-                    label, r + 1, n / both["peer"][0], both["peer"][1], n / both["us"][0], both["us"][1], both["us"][2] / 2**20))
+                    both[who] = self.drain_peer(end, "b" + schema) if who == "peer" else self.drain_us(config, n)
+                say("    {}, {}: peer {:.0f} rows/s, {:.2f} CPU-s; tailrace {:.0f} rows/s, {:.2f} CPU-s, {:.0f} MiB".format(
+                    label.format(n), r + 1, n / both["peer"][0], both["peer"][1], n / both["us"][0], both["us"][1], both["us"][2] / 2**20))
                 runs.append(both)
-            out[label] = {"n": n, "runs": runs}
+            out.append({"label": label.format(n), "n": n, "runs": runs})
+        self.source("select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name in ('peer', 'b{}')".format(schema))
         return out
 
     def snapshot(self):
@@ -187,20 +217,206 @@ class Bench:
         self.source("create schema snap", "create table snap.t ({})".format(COLUMNS), "insert into snap.t select {} from generate_series(1, {}) g".format(ROW, n),
                     "vacuum analyze snap.t")
         config = self.write_config("snapshot", "snap.*", ["{name: none, type: sqlite, path: '" + self.o.tmp + "/none2.db', tables: ['no.thing']}"], "bsnap")
-        copy, us = [], []
+        runs = []
         self.start(config)
         self.wait("the first snapshot is complete", lambda s: self.table_state(s, "snap.t") == "live")
         for r in range(self.o.rounds):
-            copy.append(self.timed([os.path.join(self.o.bin, "psql"), "-X", "-q", "-d", self.o.source, "-c", "copy snap.t to stdout"], "/dev/null"))
+            text, binary = [self.timed([os.path.join(self.o.bin, "psql"), "-X", "-q", "-d", self.o.source, "-c", "copy snap.t to stdout" + how], "/dev/null")[0]
+                            for how in ("", " (format binary)")]
             c0, t0 = self.cpu(), time.monotonic()
             subprocess.run([self.o.tailrace, "table", "resnapshot", "snap.t", "-c", config], check=True, stdout=subprocess.DEVNULL)
             self.wait("a new snapshot begins", lambda s: self.table_state(s, "snap.t") != "live", every=0.002)
             self.wait("the snapshot is complete", lambda s: self.table_state(s, "snap.t") == "live")
-            us.append((time.monotonic() - t0, self.cpu() - c0, self.peak_rss()))
-            say("    snapshot {}: COPY {:.0f} rows/s; tailrace {:.0f} rows/s, {:.2f} CPU-s, {:.0f} MiB".format(
-                r + 1, n / copy[-1][0], n / us[-1][0], us[-1][1], us[-1][2] / 2**20))
+            runs.append({"text": text, "binary": binary, "us": time.monotonic() - t0, "cpu": self.cpu() - c0, "rss": self.peak_rss()})
+            say("    snapshot {}: COPY {:.0f} rows/s, binary {:.0f}; tailrace {:.0f} rows/s, {:.2f} CPU-s, {:.0f} MiB".format(
+                r + 1, n / text, n / binary, n / runs[-1]["us"], runs[-1]["cpu"], runs[-1]["rss"] / 2**20))
         self.stop()
-        return {"n": n, "copy": copy, "us": us}
+        return {"n": n, "runs": runs}
+
+    def log(self):
+        """bench/log_bench.c, in a directory on the disk that the rest of the run is on."""
+        runs = []
+        for _ in range(self.o.rounds):
+            where = os.path.join(self.o.tmp, "log-bench")
+            runs.append(json.loads(subprocess.run([self.o.log_bench, where], check=True, stdout=subprocess.PIPE, text=True).stdout))
+            subprocess.run(["rm", "-r", where], check=True)
+            say("    log: " + json.dumps(runs[-1]))
+        return runs
+
+    # --- mirrors, against loops by hand ---
+
+    MIRROR = ("create table {} ({}, _tr_version bigint not null, _tr_deleted boolean not null default false, _tr_deleted_at timestamptz)")
+    SET = ", ".join("{0} = excluded.{0}".format(c.split()[0]) for c in COLUMNS.split(", ")) + ", _tr_version = excluded._tr_version, _tr_deleted = false"
+
+    def batches(self, query):
+        """The rows of the source in files of a batch each, as COPY text; the seconds that reading them took."""
+        for f in glob.glob(self.o.tmp + "/batch-*"):
+            os.unlink(f)
+        t = time.monotonic()
+        out = subprocess.run([os.path.join(self.o.bin, "psql"), "-X", "-q", "-d", self.o.source, "-c", "copy ({}) to stdout".format(query)], check=True, stdout=subprocess.PIPE).stdout
+        read = time.monotonic() - t
+        lines = out.splitlines(keepends=True)
+        names = []
+        for i in range(0, len(lines), BATCH):
+            names.append("{}/batch-{:05}".format(self.o.tmp, i // BATCH))
+            with open(names[-1], "wb") as f:
+                f.writelines(lines[i:i + BATCH])
+        return names, read
+
+    def peer_postgres(self, names):
+        script = ["create temp table w ({}, v bigint);".format(COLUMNS.replace(" primary key", ""))]
+        for f in names:
+            script.append("begin;\n\\copy w from '{}'\ninsert into peer as t ({}, _tr_version) select * from w on conflict (id) do update set {} where t._tr_version < excluded._tr_version;\n"
+                          "truncate w;\ncommit;".format(f, ", ".join(c.split()[0] for c in COLUMNS.split(", ")), self.SET))
+        t = time.monotonic()
+        subprocess.run([os.path.join(self.o.bin, "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", self.o.mirror], check=True, input="\n".join(script), text=True)
+        return time.monotonic() - t
+
+    def peer_sqlite(self, db, names):
+        cols = [c.split()[0] for c in COLUMNS.split(", ")]
+        sql = "insert into peer as t ({}, _tr_version) values ({}) on conflict (id) do update set {} where t._tr_version < excluded._tr_version".format(
+            ", ".join(cols), ", ".join("?" * (len(cols) + 1)), self.SET)
+        seconds = 0.0
+        for f in names:
+            with open(f) as lines:
+                rows = [line.rstrip("\n").split("\t") for line in lines]
+            t = time.monotonic()
+            db.execute("begin immediate")
+            db.executemany(sql, rows)
+            db.commit()
+            seconds += time.monotonic() - t
+        return seconds
+
+    def seen(self, kind, lite, mark):
+        if kind == "postgres":
+            return self.sql(self.o.mirror, "select count(*) from mir.t where id = {}".format(mark)) == "1"
+        db = sqlite3.connect("file:{}?mode=ro".format(lite), uri=True, timeout=5)
+        try:
+            return db.execute("select count(*) from mir__t where id = ?", (mark,)).fetchone()[0] == 1
+        finally:
+            db.close()
+
+    def mirror_round(self, kind, n, r):
+        """A table that is there is mirrored; then, with tailrace stopped meanwhile, all of it is updated in transactions of a hundred rows."""
+        lite, name = "{}/mirror-{}.db".format(self.o.tmp, r), "bmir{}{}".format(kind[0], r)
+        self.source("drop schema if exists mir cascade", "create schema mir", "create table mir.t ({})".format(COLUMNS),
+                    "insert into mir.t select {} from generate_series(1, {}) g".format(ROW, n), "vacuum analyze mir.t")
+        names, read = self.batches("select *, 1 from mir.t order by id")
+        if kind == "postgres":
+            self.sql(self.o.mirror, "drop schema if exists mir cascade", "drop table if exists peer", "drop schema if exists tailrace cascade", self.MIRROR.format("peer", COLUMNS))
+            sink, peer = "{name: m, type: postgres, dsn: '" + self.o.mirror + "'}", self.peer_postgres
+        else:
+            db = sqlite3.connect("{}/peer-{}.db".format(self.o.tmp, r), isolation_level=None)
+            db.executescript("pragma journal_mode = wal; pragma synchronous = full; " + self.MIRROR.format("peer", COLUMNS))
+            sink, peer = "{name: m, type: sqlite, path: '" + lite + "'}", lambda files: self.peer_sqlite(db, files)
+        out = {"build_peer": read + peer(names)}
+        config = self.write_config("mirror", "mir.*", [sink], name)
+        t = time.monotonic()
+        self.start(config)
+        self.wait("the mirror is live", lambda s: s["sinks"] and any(x["name"] == "mir.t" and x["state"] == "live" for x in s["sinks"][0]["tables"]), seconds=600)
+        out["build_us"] = time.monotonic() - t
+        self.stop()
+        self.source("set synchronous_commit = off", "do $$ begin for g in 0..{} loop update mir.t set a = a + 1 where id between g * 100 + 1 and g * 100 + 100; commit; end loop; end $$".format(n // 100 - 1))
+        mark = -1 - r
+        self.source("insert into mir.t (id) values ({})".format(mark))
+        names, read = self.batches("select *, 2 from mir.t where id > 0 order by id")
+        out["apply_peer"] = read + peer(names)
+        self.start(config)
+        self.wait("capture runs", lambda s: s["capture"]["state"] == "running", every=0.005)
+        t, c = time.monotonic(), self.cpu()
+        while not self.seen(kind, lite, mark):
+            time.sleep(0.02)
+        out["apply_us"], out["cpu"] = time.monotonic() - t, self.cpu() - c
+        self.stop()
+        self.source("select pg_drop_replication_slot('{}')".format(name), "drop publication {}".format(name))
+        return out
+
+    def mirror(self):
+        n = max(int(500000 * self.o.scale) // 100 * 100, 1000)
+        out = {"n": n}
+        for kind in ("postgres", "sqlite"):
+            out[kind] = []
+            for r in range(self.o.rounds):
+                one = self.mirror_round(kind, n, r)
+                out[kind].append(one)
+                say("    {} {}: built {:.0f} rows/s (by hand {:.0f}), applied {:.0f} (by hand {:.0f}), {:.2f} CPU-s".format(
+                    kind, r + 1, n / one["build_us"], n / one["build_peer"], n / one["apply_us"], n / one["apply_peer"], one["cpu"]))
+        return out
+
+    # --- how much it holds ---
+
+    def outage(self):
+        """The PostgreSQL sink is away while the source goes on: memory, and how long it takes to catch up."""
+        self.source("create schema outg", "create table outg.t ({})".format(COLUMNS))
+        self.sql(self.o.mirror, "drop schema if exists outg cascade", "drop schema if exists tailrace cascade")
+        admin = self.o.mirror.replace("dbname=mirror", "dbname=postgres")
+        config = self.write_config("outage", "outg.*", ["{name: pg, type: postgres, dsn: '" + self.o.mirror + "'}"], "bout")
+        self.start(config)
+        self.wait("the mirror is live", lambda s: s["sinks"] and any(x["name"] == "outg.t" and x["state"] == "live" for x in s["sinks"][0]["tables"]))
+        before = self.status()["rss_bytes"]
+        self.sql(admin, "alter database mirror allow_connections false", "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = 'mirror'")
+        points, rows, start = [], 0, time.monotonic()
+        while time.monotonic() - start < self.o.outage:
+            self.rows("outg.t", ROW, 5000, 10)
+            rows += 5000
+            time.sleep(max(0, start + len(points) + 1 - time.monotonic()))  # 5,000 rows a second
+            s = self.status()
+            points.append((time.monotonic() - start, s["rss_bytes"], s["log"]["bytes"]))
+        seconds = time.monotonic() - start
+        self.sql(admin, "alter database mirror allow_connections true")
+        t, last = time.monotonic(), self.next_id - 1
+        while True:
+            try:
+                if self.sql(self.o.mirror, "select count(*) from outg.t where id = {}".format(last)) == "1":
+                    break
+            except subprocess.CalledProcessError:
+                pass
+            time.sleep(0.1)
+            if time.monotonic() - t > 600:
+                raise SystemExit("the mirror has not caught up in ten minutes")
+        caught_up, peak = time.monotonic() - t, self.peak_rss()
+        self.stop()
+        half = [p for p in points if p[0] > seconds / 2]
+        mean_t, mean_r = (sum(p[k] for p in half) / len(half) for k in (0, 1))
+        slope = sum((p[0] - mean_t) * (p[1] - mean_r) for p in half) / max(sum((p[0] - mean_t) ** 2 for p in half), 1e-9) * 60
+        out = {"seconds": seconds, "rows": rows, "before": before, "end": points[-1][1], "slope": slope, "log": points[-1][2], "caught_up": caught_up, "peak": peak}
+        say("    outage: " + json.dumps(out))
+        return out
+
+    def tables(self):
+        """Start-up with ten thousand empty tables of twenty columns; what each costs when nothing happens."""
+        n = int(10000 * self.o.scale)
+        config = self.write_config("tables", "many.*", ["{name: none, type: sqlite, path: '" + self.o.tmp + "/none3.db', tables: ['no.thing']}"], "bmany")
+        self.source("create schema many", "create table many.t0 (id int primary key)")
+        self.start(config)
+        self.wait("one table is live", lambda s: self.table_state(s, "many.t0") == "live")
+        time.sleep(1)
+        one = self.status()["rss_bytes"]
+        self.stop()
+        self.source("set synchronous_commit = off",
+                    "do $$ declare c text := (select string_agg(format(', c%s %s', i, case when i % 3 = 0 then 'text' else 'int' end), '') from generate_series(2, 20) i);"
+                    " begin for g in 1.." + str(n) + " loop execute format('create table many.t%s (id bigint primary key%s)', g, c); if g % 200 = 0 then commit; end if; end loop; end $$")
+        t = time.monotonic()
+        self.start(config)
+        self.wait("all tables are known", lambda s: len(s["capture"]["tables"]) > n, seconds=1200, every=1)
+        known, c = time.monotonic() - t, self.cpu()
+        self.wait("all tables are live", lambda s: sum(x["state"] == "live" for x in s["capture"]["tables"]) > n, seconds=3600, every=2)
+        live, cpu = time.monotonic() - t, self.cpu()
+        self.stop()
+        t = time.monotonic()
+        self.start(config)
+        s = self.wait("it starts again", lambda s: s["capture"]["state"] == "running" and len(s["capture"]["tables"]) > n)
+        again = time.monotonic() - t
+        time.sleep(25)  # two looks
+        c, t = self.cpu(), time.monotonic()
+        time.sleep(20)
+        idle = (self.cpu() - c) / (time.monotonic() - t)
+        with open("/proc/{}/status".format(self.proc.pid)) as f: # what a status of so many tables needs for a moment is not counted
+            rss = next(int(line.split()[1]) * 1024 for line in f if line.startswith("VmRSS:"))
+        self.stop()
+        out = {"n": n, "one": one, "rss": rss, "known": known, "live": live, "live_cpu": cpu, "again": again, "idle": idle}
+        say("    tables: " + json.dumps(out))
+        return out
 
     def latency(self):
         self.source("create schema lat", "create table lat.t (id bigserial primary key, at timestamptz default clock_timestamp(), v int, t text)")
@@ -282,58 +498,11 @@ class Bench:
         p.wait()
 
 
-def med(v):
-    return statistics.median(v)
-
-
-def report(o, out):
-    cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
-    mem = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemTotal"))
-    version = subprocess.run([o.tailrace, "version"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-    text = ["# Benchmarks", "",
-            "Written by `make bench` (`bench/run.sh`, `bench/bench.py`). Real PostgreSQL 15 on the same machine, over a unix socket; medians of {} rounds; the peer runs in the".format(o.rounds),
-            "same round on the same data, in alternating order. CPU is the client's own (tailrace, `pg_recvlogical`, `psql`), not the server's. Nothing here is a test.", "",
-            "- Date: {}; {}".format(datetime.date.today().isoformat(), version),
-            "- Machine: {}, {} cores, {:.0f} GiB; Linux {}; client, source and mirror share it".format(cpu, os.cpu_count(), mem / 2**20, platform.release()),
-            "- Load average when it began: {:.1f}; above 0.5 other work shared the machine, and the figures are lower bounds and even the ratios are noisy".format(o.load),
-            "- Rows of 8 columns: `bigint` key, 2 `int`, `bigint`, `float8`, `timestamptz`, `text`, `text(32)`", ""]
-    if "capture" in out:
-        text += ["## Capture: a backlog into the change log", "",
-                 "The ceiling is `pg_recvlogical -o proto_version=1 -f /dev/null` on a second slot over the same WAL. tailrace is measured from the moment capture runs until the last row is durable.", "",
-                 "| backlog | pg_recvlogical rows/s | CPU-s per 1M rows | tailrace rows/s | of the ceiling | CPU-s per 1M rows | peak RSS |", "|---|---|---|---|---|---|---|"]
-        for k, label in (("many", "{:,} transactions of one row"), ("one", "one transaction of {:,} rows")):
-            c = out["capture"][k]
-            n, runs = c["n"], c["runs"]
-            pr, ur = med([n / r["peer"][0] for r in runs]), med([n / r["us"][0] for r in runs])
-            text.append("| {} | {:,.0f} | {:.2f} | {:,.0f} | {:.0f} % | {:.2f} | {:.0f} MiB |".format(
-                label.format(n), pr, med([r["peer"][1] for r in runs]) * 1e6 / n, ur, med([100 * r["peer"][0] / r["us"][0] for r in runs]),
-                med([r["us"][1] for r in runs]) * 1e6 / n, max(r["us"][2] for r in runs) / 2**20))
-        text += ["", "tailrace asks for streaming (`proto_version` 2 on PostgreSQL 15), so a large transaction is sent while it is decoded; `pg_recvlogical` gets it at its end, after the server has spilled it to disk. That is how tailrace can come out above 100 %.", ""]
-    if "snapshot" in out:
-        s = out["snapshot"]
-        n = s["n"]
-        text += ["## Snapshot into the change log", "",
-                 "The ceiling is `COPY … TO STDOUT` to /dev/null, one connection. tailrace with its defaults (2 workers), from the request to SNAPSHOT_END durable, fences included.", "",
-                 "| rows | COPY rows/s | tailrace rows/s | of the ceiling | CPU-s per 1M rows | peak RSS |", "|---|---|---|---|---|---|",
-                 "| {:,} | {:,.0f} | {:,.0f} | {:.0f} % | {:.2f} | {:.0f} MiB |".format(
-                     n, med([n / c[0] for c in s["copy"]]), med([n / u[0] for u in s["us"]]), med([100 * c[0] / u[0] for c, u in zip(s["copy"], s["us"])]),
-                     med([u[1] for u in s["us"]]) * 1e6 / n, max(u[2] for u in s["us"]) / 2**20), ""]
-    if "latency" in out:
-        runs = out["latency"]
-        text += ["## From commit to visible in the mirror", "",
-                 "`pgbench -c 4 -R 1000` inserts one row per transaction for {} s; a reader polls each mirror about once a millisecond. The row's own `clock_timestamp()` is the start, so the".format(o.seconds),
-                 "source's commit and the polling are in the figures. Both mirrors run at once, with default settings.", "",
-                 "| mirror | tx/s | p50 | p99 |", "|---|---|---|---|"]
-        for k, label in (("sqlite", "SQLite"), ("postgres", "PostgreSQL")):
-            text.append("| {} | {:,.0f} | {:.1f} ms | {:.1f} ms |".format(label, med([r["tps"] for r in runs]), med([r[k][0] for r in runs]), med([r[k][1] for r in runs])))
-        text += ["", "tailrace meanwhile: {:.2f} CPU-s per second, peak RSS {:.0f} MiB.".format(med([r["cpu"] for r in runs]), max(r["rss"] for r in runs) / 2**20), ""]
-    return "\n".join(text)
-
-
 def main():
     p = argparse.ArgumentParser()
-    for name in ("tailrace", "tmp", "bin", "source", "mirror", "write"):
+    for name in ("tailrace", "log-bench", "tmp", "bin", "source", "mirror", "write"):
         p.add_argument("--" + name, required=True)
+    p.add_argument("--outage", type=float, default=180)
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=int, default=10)
     p.add_argument("--scale", type=float, default=1)
@@ -341,7 +510,7 @@ def main():
     o = p.parse_args()
     o.load = os.getloadavg()[0]
     b = Bench(o)
-    parts = o.parts or ["capture", "snapshot", "latency"]
+    parts = o.parts or ["capture", "snapshot", "log", "mirror", "latency", "outage", "tables"]
     out = {}
     try:
         for part in parts:

@@ -99,6 +99,8 @@ tr_cur_varint(struct tr_cur *c)
 	uint64_t v = 0;
 	unsigned shift;
 
+	if (!c->bad && c->p != c->end && !(*c->p & 0x80)) /* most are this short */
+		return *c->p++;
 	for (shift = 0; shift < 64; shift += 7) {
 		uint8_t b = tr_cur_u8(c);
 

@@ -13,7 +13,7 @@
 #include "clock.h"
 #include "failpoint.h"
 
-enum { FRAMES_MAX = 1024 };
+enum { FRAMES_MAX = 256 };
 #define HURRIED (100 * TR_NS_PER_MS)
 
 static struct tr_apply_run *of(struct tr_source *s)

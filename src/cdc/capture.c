@@ -71,6 +71,7 @@ static void registrar(void *arg)
             t->reg_err = err;
         else
             t->got = got;
+        tr_waker_wake(c->wake_lane);
     }
     tr_mutex_unlock(&c->lock);
 }
@@ -266,6 +267,7 @@ int tr_capture_open(const struct tr_capture_config *cfg, struct tr_capture_run *
     snprintf(c->heartbeat_ns, sizeof c->heartbeat_ns, "%s", cfg->heartbeat_ns);
     snprintf(c->heartbeat_name, sizeof c->heartbeat_name, "%s", cfg->heartbeat_name);
     tr_mutex_init(&c->lock);
+    tr_map_init(&c->by_name);
     tr_cond_init(&c->cond);
     int rc = open_run(r, err);
     if (rc < 0) {
@@ -310,6 +312,7 @@ int tr_capture_request(struct tr_capture_run *r, const char *ns, const char *nam
 
 static void free_tables(struct tr_capture *c)
 {
+    tr_map_done(&c->by_name);
     while (c->tables) {
         struct tr_cap_table *t = c->tables;
         c->tables = t->next;

@@ -32,24 +32,29 @@ struct capture_chain {
     struct tr_buf key, old_key;
     struct tr_map by_name;        /* "ns\0name" → struct tr_cap_table * */
     struct tr_cap_table *last_table; /* of the change before, to skip the look-up */
+    uint64_t last_fingerprint;       /* of its definition; covers the name */
     uint64_t version;             /* last one given */
     uint64_t last_commit;         /* of the log, this epoch */
     uint64_t tx_commit;           /* of the transaction under way; 0: none */
     bool tx_drop;
     uint32_t ordinal;             /* next */
     bool tx_open;                 /* a row of it went into the log */
+    int64_t now_us;               /* when this push began */
 };
 
 /* ---- tables and their registration ---- */
 
 struct tr_cap_table *tr_cap_table_of(struct tr_capture *c, const char *ns, const char *name)
 {
+    char both[2 * 64 + 2];
+    int n = snprintf(both, sizeof both, "%s%c%s", ns, 0, name);
+    struct tr_slice k = tr_slice_of(both, (size_t)n);
     tr_mutex_lock(&c->lock);
-    struct tr_cap_table *t;
-    for (t = c->tables; t; t = t->next)
-        if (!strcmp(t->ns, ns) && !strcmp(t->name, name))
-            break;
-    if (!t && (t = tr_calloc(1, sizeof *t))) {
+    struct tr_cap_table *t = tr_map_get(&c->by_name, k);
+    if (!t && (t = tr_calloc(1, sizeof *t)) && tr_map_put(&c->by_name, k, t, NULL) < 0) {
+        tr_free(t);
+        t = NULL;
+    } else if (t && !*t->name) {
         snprintf(t->ns, sizeof t->ns, "%s", ns);
         snprintf(t->name, sizeof t->name, "%s", name);
         t->heartbeat = !strcmp(ns, c->heartbeat_ns) && !strcmp(name, c->heartbeat_name);
@@ -62,7 +67,7 @@ struct tr_cap_table *tr_cap_table_of(struct tr_capture *c, const char *ns, const
 
 static struct tr_cap_table *table_of(struct capture_chain *h, const struct tr_schema *s)
 {
-    if (h->last_table && h->last_table->stream && h->last_table->stream->fingerprint == s->fingerprint) /* the fingerprint covers the name */
+    if (h->last_table && h->last_fingerprint == s->fingerprint)
         return h->last_table;
     char name[2 * 64 + 2];
     int n = snprintf(name, sizeof name, "%s%c%s", s->ns, 0, s->name);
@@ -73,6 +78,8 @@ static struct tr_cap_table *table_of(struct capture_chain *h, const struct tr_sc
         if (!t || tr_map_put(&h->by_name, k, t, NULL) < 0)
             return NULL;
     }
+    h->last_table = t;
+    h->last_fingerprint = s->fingerprint;
     return t;
 }
 
@@ -326,7 +333,6 @@ static int row(struct capture_chain *h, const struct tr_payloads *in, const stru
         t->schema_broke = true;
         tr_mutex_unlock(&h->cap->lock);
     }
-    h->last_table = t;
     tr_arena_reset(&h->arena);
     struct tr_change c = *src;
     c.schema = t->reg;
@@ -364,7 +370,7 @@ static int commit(struct capture_chain *h, const struct tr_payloads *in, const s
         h->last_commit = TR_MAX(h->last_commit, src->commit_lsn);
         rc = tr_out_tx_end(h->out, err);
     }
-    int64_t lag = tr_wall_us() - src->commit_us;
+    int64_t lag = h->now_us - src->commit_us;
     atomic_store_explicit(&h->cap->stream_lag_us, (uint64_t)(lag > 0 ? lag : 0), memory_order_relaxed);
     h->tx_open = false;
     h->tx_drop = false;
@@ -391,7 +397,7 @@ static int snapshot_frame(struct capture_chain *h, const struct tr_payloads *in,
         return rc;
     struct tr_change c = *src;
     c.schema = t->reg;
-    c.capture_us = tr_wall_us();
+    c.capture_us = h->now_us;
     if (c.op == TR_OP_SNAPSHOT_BEGIN) {
         c.version = next_version(h, 0, false);
         t->snapshot_id = c.snapshot_id;
@@ -430,6 +436,7 @@ static int push_batch(void *chain, const struct tr_payloads *in, uint32_t from, 
             return TR_OK;
         }
     }
+    h->now_us = tr_wall_us();
     for (uint32_t i = from; i < in->n; i++) {
         ret->next = i;
         if (tr_out_room(h->out) < 0) {

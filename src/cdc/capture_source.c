@@ -23,6 +23,7 @@ enum { SNAP_LANE = 1, QUEUE_BYTES_MAX = 32 << 20 };
 struct tr_snap_run {
     struct tr_list link;
     struct tr_arena arena;
+    struct tr_schema *schema;  /* of the first row; rows of another one hold a reference of their own */
     struct tr_change **v;
     uint32_t n, cap;
     int64_t position;
@@ -79,7 +80,9 @@ struct tr_snap_run *tr_snap_run_free(struct tr_snap_run *r)
     if (!r)
         return NULL;
     for (uint32_t i = 0; i < r->n; i++)
-        tr_schema_unref(r->v[i]->schema);
+        if (r->v[i]->schema != r->schema)
+            tr_schema_unref(r->v[i]->schema);
+    tr_schema_unref(r->schema);
     tr_arena_done(&r->arena);
     tr_free(r->v);
     tr_free(r);
@@ -99,22 +102,31 @@ struct tr_change *tr_snap_run_add(struct tr_snap_run *r, const struct tr_schema 
     struct tr_change *c = TR_ARENA_NEW(&r->arena, struct tr_change);
     if (!c)
         return NULL;
-    c->schema = schema ? tr_schema_ref(schema) : NULL;
+    if (schema && !r->schema)
+        r->schema = tr_schema_ref(schema);
+    c->schema = schema == r->schema ? r->schema : schema ? tr_schema_ref(schema) : NULL;
     r->v[r->n++] = c;
     return c;
 }
 
 int tr_snap_run_copy(struct tr_snap_run *r, const struct tr_row *row, struct tr_row *ret)
 {
-    struct tr_slice *v = tr_arena_alloc(&r->arena, row->n * sizeof *v + 1);
-    uint8_t *st = tr_arena_alloc_aligned(&r->arena, row->n + 1u, 1);
-    if (!v || !st)
+    size_t need = row->n * sizeof(struct tr_slice) + row->n + 1u;
+    for (uint32_t i = 0; i < row->n; i++)
+        need += row->state[i] == TR_PRESENT ? row->v[i].n : 0;
+    struct tr_slice *v = tr_arena_alloc(&r->arena, need);
+    if (!v)
         return TR_NOMEM;
+    uint8_t *st = (uint8_t *)(v + row->n), *p = st + row->n;
     for (uint32_t i = 0; i < row->n; i++) {
         st[i] = row->state[i];
         v[i] = (struct tr_slice){NULL, 0};
-        if (st[i] == TR_PRESENT && !(v[i] = tr_arena_dup(&r->arena, row->v[i])).p)
-            return TR_NOMEM;
+        if (st[i] != TR_PRESENT)
+            continue;
+        v[i] = tr_slice_of(p, row->v[i].n);
+        if (row->v[i].n)
+            memcpy(p, row->v[i].p, row->v[i].n);
+        p += row->v[i].n;
     }
     *ret = (struct tr_row){.v = v, .state = st, .n = row->n};
     return TR_OK;
@@ -213,9 +225,18 @@ static int lane_poll(struct tr_lane *tl, uint32_t max, struct tr_payloads *ret, 
     return TR_OK;
 }
 
+static void set_wake_lane(struct snap_lane *l, struct tr_waker *w)
+{
+    struct tr_capture *c = tr_container_of(l, struct capture_source, snap)->cap;
+    tr_mutex_lock(&c->lock);
+    c->wake_lane = w;
+    tr_mutex_unlock(&c->lock);
+}
+
 static int lane_arm(struct tr_lane *tl, struct tr_waker *w, struct tr_wait *ret)
 {
     struct snap_lane *l = lane_of(tl);
+    set_wake_lane(l, w);
     tr_mutex_lock(&l->lock);
     l->waker = w;
     int ready = !tr_list_empty(&l->queue);
@@ -241,6 +262,7 @@ static void lane_pause(struct tr_lane *l, bool on)
 static void lane_close(struct tr_lane *tl)
 {
     struct snap_lane *l = lane_of(tl);
+    set_wake_lane(l, NULL);
     tr_mutex_lock(&l->lock);
     l->waker = NULL;
     l->closed = true;

@@ -83,10 +83,11 @@ struct tr_capture {
 
     struct tr_mutex lock;
     struct tr_cond cond;        /* registrar: work, stop */
+    struct tr_map by_name;      /* lock: "ns\0name" → struct tr_cap_table * */
     struct tr_cap_table *_Atomic tables; /* grows at its head under the lock; whoever has the head may walk on: `next` never changes */
     bool stop;
     struct tr_thread *registrar;
-    struct tr_waker *wake_lane; /* of the pipeline thread, given by arm; may be NULL */
+    struct tr_waker *wake_lane; /* lock: of the pipeline thread, which waits for the registrar; NULL: not known */
     struct tr_snapshot *snapshot;
 };
 

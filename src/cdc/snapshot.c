@@ -705,6 +705,7 @@ int tr_snapshot_new(struct tr_capture *c, const struct tr_snapshot_tuning *tunin
     s->cap = c;
     s->tuning = *tuning;
     tr_mutex_init(&s->lock);
+    tr_u64map_init(&s->ids);
     tr_cond_init(&s->work);
     tr_cond_init(&s->wake);
     tr_list_init(&s->tasks);
@@ -797,6 +798,7 @@ struct tr_snapshot *tr_snapshot_free(struct tr_snapshot *s)
     tr_free(s->workers);
     tr_free(s->worker_sessions);
     tr_mutex_done(&s->lock);
+    tr_u64map_done(&s->ids);
     tr_cond_done(&s->work);
     tr_cond_done(&s->wake);
     tr_free(s);

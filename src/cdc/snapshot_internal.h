@@ -89,6 +89,8 @@ struct tr_snapshot {
     struct tr_cdc_session *session;          /* coordinator's, primary */
     struct tr_cdc_session **worker_sessions; /* for interrupting: [2 * i] primary, [2 * i + 1] replica or NULL */
     int64_t tables_at_ns;
+    struct tr_u64map ids;        /* source_id → how many tables have it; 0 is not counted */
+    bool ids_lost;               /* for want of memory: they tell nothing */
     bool unpublishable;                      /* the last look could not publish what is selected, and waiting does not help */
     struct tr_oslog_episode trouble, note_trouble, save_trouble; /* the coordinator's: with looking for tables, with noting those that strayed, with recording what it saw */
     bool unsaved;               /* since the look before */
@@ -149,6 +151,7 @@ void tr_snap_pause(struct tr_snapshot *s, struct tr_cap_table *t, const char *re
 /* snapshot_tables.c */
 int tr_snap_keyless(struct tr_snapshot *s, struct tr_cap_table *t, const char *no_key, struct tr_err *err); /* it can have none */
 void tr_snap_note_strays(struct tr_snapshot *s);
+void tr_snap_set_id(struct tr_snapshot *s, struct tr_cap_table *t, uint32_t id); /* t->source_id; the coordinator's, and before it runs */
 void tr_snap_look(struct tr_snapshot *s);      /* at the source's tables, when that is due */
 void tr_snap_begin_new(struct tr_snapshot *s); /* as many as may be under way */
 

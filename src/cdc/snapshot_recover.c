@@ -26,7 +26,7 @@ static void load_table(void *arg, const struct tr_ctl_table *v)
     t->ctl = *v;
     t->known = true;
     if (v->state != TR_TABLE_PAUSED)
-        atomic_store(&t->source_id, tr_snap_fingerprint_source_id(v->storage.fingerprint));
+        tr_snap_set_id(a->s, t, tr_snap_fingerprint_source_id(v->storage.fingerprint));
 }
 
 static void load_chunk(void *arg, const struct tr_ctl_chunk *k)

@@ -55,17 +55,35 @@ int tr_snap_keyless(struct tr_snapshot *s, struct tr_cap_table *t, const char *n
 
 /* ---- names and identities ---- */
 
+void tr_snap_set_id(struct tr_snapshot *s, struct tr_cap_table *t, uint32_t id)
+{
+    uint32_t was = atomic_load(&t->source_id);
+    uint64_t n = 0;
+    if (was && tr_u64map_find(&s->ids, was, &n) && n > 1)
+        tr_u64map_put(&s->ids, was, n - 1); /* replaces: needs no memory */
+    else if (was)
+        tr_u64map_del(&s->ids, was, NULL);
+    n = 0;
+    if (id) {
+        tr_u64map_find(&s->ids, id, &n);
+        if (tr_u64map_put(&s->ids, id, n + 1) < 0)
+            s->ids_lost = true;
+    }
+    atomic_store(&t->source_id, id);
+}
+
 static void set_identity(struct tr_snapshot *s, struct tr_cap_table *t, uint32_t id)
 {
     struct tr_capture *c = s->cap;
     if (atomic_load(&t->source_id) == id)
         return;
-    for (struct tr_cap_table *x = c->tables; id && x; x = x->next)
+    bool held = id && (s->ids_lost || tr_u64map_find(&s->ids, id, NULL));
+    for (struct tr_cap_table *x = c->tables; held && x; x = x->next)
         if (x != t && atomic_load(&x->source_id) == id) { /* the table had that name before, and may get it back before the next look */
             tr_cap_stray(c, x);
-            atomic_store(&x->source_id, 0);
+            tr_snap_set_id(s, x, 0);
         }
-    atomic_store(&t->source_id, id);
+    tr_snap_set_id(s, t, id);
     atomic_fetch_add(&c->identities, 1);
 }
 

@@ -19,10 +19,10 @@
 #include "failpoint.h"
 #include "snapshot_internal.h"
 
-enum { RUN_BYTES = 1 << 20, RUN_ROWS = 8192 };
+enum { RUN_BYTES = 1 << 20, RUN_ROWS = 8192, ROWS_PER_LOOK = 16 };
 
 #define CALL_NS (30 * TR_NS_PER_S)
-#define ROW_NS (120 * TR_NS_PER_S)
+#define ROW_NS (120 * TR_NS_PER_S) /* for ROWS_PER_LOOK rows: the clock is not asked for each */
 
 struct snap_task *tr_snap_task_free(struct snap_task *t)
 {
@@ -174,9 +174,12 @@ static int read_chunk(struct snap_worker *w, struct snap_task *t, struct runs *r
         rc = w->primary->ops->position(w->primary, in(CALL_NS), &insert, &flush, err);
     }
     uint32_t in_run = 0;
+    int64_t until = 0;
     while (rc >= 0) {
         struct tr_cdc_row row;
-        rc = from->ops->chunk_next(from, in(ROW_NS), &row, err);
+        if (t->rows % ROWS_PER_LOOK == 0)
+            until = in(ROW_NS);
+        rc = from->ops->chunk_next(from, until, &row, err);
         if (rc >= 0)
             rc = add_row(runs, t, &row, &in_run, err);
         if (rc >= 0) {

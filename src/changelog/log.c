@@ -51,6 +51,11 @@ static int log_durable(struct tr_log *l, uint32_t partition, uint64_t want, int 
     tr_mutex_lock(&p->lock);
     uint64_t least = want ? want : p->reported + 1;
     while (p->durable.offset < least && (rc = tr_logpart_check(p, err)) == TR_OK) {
+        if (tr_elog_of(l)->o.sync_thread && timeout_ms != 0 && !p->syncing && p->end.offset >= least) { /* who waits does it: to hand it over costs two switches */
+            if (tr_logpart_sync(p, false, err) == TR_OK)
+                tr_elog_synced(p->log);
+            continue;
+        }
         if (!tr_elog_of(l)->o.sync_thread || timeout_ms == 0 || !tr_cond_wait_until(&p->moved, &p->lock, deadline)) {
             if (p->durable.offset < least)
                 rc = tr_err_set(err, TR_AGAIN, TR_DOM_LOG, "nothing new is durable in %s", p->dir);

@@ -106,9 +106,10 @@ struct tr_elog {
     struct tr_logpart *parts;
     uint64_t part_size_max; /* 0: none */
     struct tr_thread *tender;
-    struct tr_mutex tend_lock; /* guards the two below; taken last */
+    struct tr_mutex tend_lock; /* guards what follows; taken last */
     struct tr_cond tend_work;
     bool tend_due, tend_stop;
+    bool tend_hears;           /* a sync is news: the tender does not know of anything to mark yet */
 };
 
 struct tr_elog *tr_elog_of(struct tr_log *l);
@@ -133,6 +134,7 @@ int tr_logpart_fail(struct tr_logpart *p, const struct tr_err *why);   /* held: 
 int tr_logpart_check(struct tr_logpart *p, struct tr_err *err);        /* held: that failure again */
 void tr_logpart_advance(struct tr_logpart *p, struct tr_logpoint to);  /* held */
 bool tr_logpart_tend(struct tr_logpart *p);                            /* not held: one step of housekeeping; true: there is more */
+void tr_elog_synced(struct tr_elog *e);                                /* more is durable, and to be marked */
 void tr_elog_poke(struct tr_elog *e);                                  /* there is housekeeping to do */
 void tr_elog_tender(void *arg);
 void tr_logpart_mark_tail(struct tr_logpart *p, bool failed);          /* not held */

@@ -1,5 +1,5 @@
 /*
- * Group commit, one thread per partition, and housekeeping, one thread per log; or both by tr_log_embedded_sync.
+ * Group commit, by whoever waits for it or by one thread per partition, and housekeeping, one thread per log; or both by tr_log_embedded_sync.
  *
  * A sync that failed is never tried again: the kernel may have dropped the pages and would report success. The partition is FATAL
  * for ever, and the file "tail" tells the next open to trust nothing beyond what was durable before.
@@ -156,7 +156,7 @@ void tr_logpart_thread(void *arg)
     while (!p->stop) {
         if (p->failed == 0 && p->end.offset != p->durable.offset) {
             if (tr_logpart_sync(p, false, &err) == TR_OK)
-                tr_elog_poke(p->log);
+                tr_elog_synced(p->log);
         } else {
             tr_cond_wait_until(&p->work, &p->lock, INT64_MAX);
         }
@@ -169,6 +169,16 @@ void tr_elog_poke(struct tr_elog *e)
     tr_mutex_lock(&e->tend_lock);
     e->tend_due = true;
     tr_cond_signal(&e->tend_work);
+    tr_mutex_unlock(&e->tend_lock);
+}
+
+void tr_elog_synced(struct tr_elog *e)
+{
+    tr_mutex_lock(&e->tend_lock);
+    if (e->tend_hears) {
+        e->tend_due = true;
+        tr_cond_signal(&e->tend_work);
+    }
     tr_mutex_unlock(&e->tend_lock);
 }
 
@@ -196,6 +206,7 @@ void tr_elog_tender(void *arg)
         bool more = false, mark = tr_now_ns() >= mark_at;
         tr_mutex_lock(&e->tend_lock);
         e->tend_due = false;
+        e->tend_hears = true; /* before it looks: what is synced after the look is heard of */
         bool stop = e->tend_stop;
         tr_mutex_unlock(&e->tend_lock);
         if (stop)
@@ -206,6 +217,7 @@ void tr_elog_tender(void *arg)
             mark_at = tr_deadline_ns(tr_now_ns(), MARK_EVERY_NS);
         bool later = unmarked(e, mark);
         tr_mutex_lock(&e->tend_lock);
+        e->tend_hears = !later;
         while (!more && !e->tend_stop && !e->tend_due)
             if (!tr_cond_wait_until(&e->tend_work, &e->tend_lock, later ? mark_at : INT64_MAX))
                 break;

@@ -48,8 +48,13 @@ int tr_copytext_decode(struct tr_slice line, uint32_t n_columns, uint8_t *scratc
         end--;
     if (n_columns == 0)
         return p == end ? TR_OK : tr_err_set(err, TR_REJECT, TR_DOM_CODEC, "a COPY row has values where no column was asked for");
+    bool plain = !memchr(p, '\\', (size_t)(end - p));
     for (uint32_t i = 0; i < n_columns; i++) {
         const uint8_t *start = p;
+        if (plain) {
+            const uint8_t *tab = memchr(p, '\t', (size_t)(end - p));
+            p = tab ? tab : end;
+        }
         while (p < end && *p != '\t' && *p != '\\')
             p++;
         v[i] = tr_slice_of(start, (size_t)(p - start));

@@ -24,7 +24,7 @@ struct tr_span {
     int64_t first, last;
 };
 
-/* One table at one schema version. token: XXH3-128 in hex over sink, table, schema version, spans and bytes. */
+/* One table at one schema version. token: XXH3-128 in hex over sink, table, schema version, spans and bytes, for a sink with TR_CAP_TOKEN; else "". */
 struct tr_part {
     const struct tr_target *target;
     const struct tr_chunk *v;

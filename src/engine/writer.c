@@ -42,7 +42,7 @@ static int freeze(struct tr_writer_rt *w, struct tr_writer *wr, struct tr_ebatch
             return rc;
     }
     b->completed = true;
-    if (!b->has_tokens)
+    if (!b->has_tokens && (w->s->sink->sink->caps & TR_CAP_TOKEN))
         tr_ebatch_tokens(b, w->s->sink->name);
     return TR_OK;
 }

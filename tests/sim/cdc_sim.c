@@ -160,15 +160,15 @@ static void make_world(uint64_t seed, uint32_t steps, const bool *without)
     sim_w.workers = 1 + (uint32_t)sim_below(3);
     sim_w.tables_max = 1 + (uint32_t)sim_below(2);
     sim_w.segment_bytes = (8 + sim_below(24)) << 10;
-    sim_w.pg.sent_max = sim_w.on[F_lag] ? 0 : UINT32_MAX;
     sim_w.pg.hidden[PG_TABLES - 1] = sim_w.on[F_add_table];
     sim_w.pg.crash_after_read = sim_w.on[F_source_crashes] && sim_chance(1, 2) ? 4 + (uint32_t)sim_below(30) : 0;
     sim_w.long_tx = sim_chance(1, 3);
     if ((sim_w.straddles = sim_w.on[F_add_table] && sim_chance(1, 6))) {
-        sim_w.long_tx = sim_w.pg.by_first = true;
+        sim_w.long_tx = sim_w.pg.by_first = sim_w.on[F_lag] = true;
         sim_w.on[F_source_crashes] = sim_w.on[F_unique_waits] = false;
         sim_w.on[F_tailrace_crashes] &= sim_chance(1, 2);
     }
+    sim_w.pg.sent_max = sim_w.on[F_lag] ? 0 : UINT32_MAX;
     sim_w.crash_bias = 1 + (uint32_t)sim_below(3);
     sim_w.point = sim_chance(1, 2) ? sim_some_point() : NULL;
     sim_w.move_bias = (uint32_t)sim_below(5);

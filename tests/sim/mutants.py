@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Shows that the simulator sees: each mutant is tailrace with one rule taken out, and must be caught.
 
-    mutants.py BUILD_DIR [--jobs N] [--seeds N] [--find] [NAME...]
+    mutants.py BUILD_DIR [--jobs N] [--seeds N] [--find] [--all] [NAME...]
 
 A mutant (mutants/NAME.mutant) names a source file, the text to replace and what to put there, and a seed that catches it, or another program of the
 build that must fail. The file is compiled once more as the
 build does it, and linked into the simulator in place of its own. When the seed does not catch it any more (any change of the code shifts what
-a seed does), up to --seeds others are tried. --find writes the seed that was found into the mutant's file.
+a seed does), up to --seeds others are tried. --find writes the seed that was found into the mutant's file. Those that show up in one of many
+thousand seeds only are marked rare, and tried only with --all or by name.
 """
 import argparse
 import concurrent.futures
@@ -35,6 +36,7 @@ class Mutant:
         self.what, self.file = fields["what"], fields["file"]
         self.seed = int(fields["seed"]) if "seed" in fields else None
         self.program = fields.get("program", SIM)
+        self.rare = fields.get("rare") == "yes"
         self.old, self.new = old, new
 
     def keep_seed(self, seed):
@@ -123,10 +125,12 @@ def main():
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--seeds", type=int, default=4000)
     p.add_argument("--find", action="store_true")
+    p.add_argument("--all", action="store_true")
     p.add_argument("names", nargs="*")
     args = p.parse_intermixed_args()
     build = args.build.resolve()
-    mutants = [Mutant(x) for x in sorted((HERE / "mutants").glob("*.mutant")) if not args.names or x.stem in args.names]
+    mutants = [Mutant(x) for x in sorted((HERE / "mutants").glob("*.mutant"))]
+    mutants = [m for m in mutants if m.name in args.names or (not args.names and (args.all or not m.rare))]
     commands = compile_commands(build)
     missed = 0
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:

@@ -109,7 +109,10 @@ static int back(struct session *s, struct tr_err *err)
 /* When it hurts: what was read may be undone before anybody has asked whether it is flushed. */
 static void crash_perhaps(struct pgmodel *m)
 {
-    if (m->crash_after_read && tr_prng_chance(m->prng, 1, m->crash_after_read)) {
+    bool undoes = false;
+    for (uint32_t i = 1; m->crash_after_read && i < m->n_tx; i++)
+        undoes |= m->tx[i].state == TX_VISIBLE && m->tx[i].commit_rec >= (int)m->flushed;
+    if (m->crash_after_read && tr_prng_chance(m->prng, 1, undoes ? 2 : m->crash_after_read)) {
         pgmodel_crash(m);
         m->up = tr_prng_chance(m->prng, 1, 2);
     }

@@ -613,6 +613,24 @@ int PQsendQueryParams(PGconn *c, const char *sql, int n, const Oid *types, const
     return 1;
 }
 
+int PQsendPrepare(PGconn *c, const char *name, const char *sql, int n, const Oid *types)
+{
+    (void)name;
+    (void)sql;
+    (void)n;
+    (void)types;
+    if (dead(c))
+        return 0;
+    result(c, PGRES_COMMAND_OK);
+    return 1;
+}
+
+int PQsendQueryPrepared(PGconn *c, const char *name, int n, const char *const *values, const int *lengths, const int *formats, int result_format)
+{
+    (void)name;
+    return PQsendQueryParams(c, "", n, NULL, values, lengths, formats, result_format);
+}
+
 int PQflush(PGconn *c)
 {
     return dead(c) ? -1 : 0;

@@ -275,6 +275,9 @@ static void test_looks(void **state)
             struct tr_snapshot s = {.cap = &cap, .session = &l.session};
             const struct tr_table_storage now = {was.fingerprint, v[i].membership, v[i].filenode, v[i].attributes};
             tr_mutex_init(&cap.lock);
+            tr_map_init(&cap.by_name);
+            tr_u64map_init(&s.ids);
+            assert_int_equal(tr_map_put(&cap.by_name, tr_slice_of("public\0a", 8), &t, NULL), 0);
             snap->table = &t;
             l.found.published = false; /* what it has meanwhile is not recorded */
             look_at(&s);
@@ -304,6 +307,8 @@ static void test_looks(void **state)
             assert_int_equal(t.ctl.state, TR_TABLE_NEW);
             assert_memory_equal(&t.ctl.storage, &now, sizeof now);
             tr_mutex_done(&cap.lock);
+            tr_map_done(&cap.by_name);
+            tr_u64map_done(&s.ids);
             tr_free(snap);
         }
 }

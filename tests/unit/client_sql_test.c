@@ -360,6 +360,13 @@ static void texts(void **state)
     assert_int_equal(tr_sqlm_text(&m, &st, &q), TR_OK);
     assert_string_equal(tr_buf_cstr(&q), "UPDATE \"m\"\"x\".\"t\" SET \"id\" = $1::integer, \"n\" = $2::integer, \"num\" = $3::numeric, _tr_version = $4::bigint WHERE \"id\" = $1::integer"
                                          " AND _tr_version < $4::bigint AND NOT _tr_deleted");
+    tr_buf_clear(&q);
+    assert_int_equal(tr_sqlm_text_run(&m, TR_SQLM_UPSERT, &q), TR_OK);
+    assert_string_equal(tr_buf_cstr(&q),
+                        "INSERT INTO \"m\"\"x\".\"t\" AS t (\"id\", \"n\", \"big\", \"num\", _tr_version, _tr_deleted, _tr_deleted_at) SELECT u.c1, u.c2, u.c3, u.c4, u.c5, false, NULL"
+                        " FROM unnest($1::integer[], $2::integer[], $3::text[], $4::numeric[], $5::bigint[]) AS u(c1, c2, c3, c4, c5) ON CONFLICT (\"id\") DO UPDATE SET"
+                        " \"id\" = excluded.\"id\", \"n\" = excluded.\"n\", \"big\" = excluded.\"big\", \"num\" = excluded.\"num\", _tr_version = excluded._tr_version,"
+                        " _tr_deleted = excluded._tr_deleted, _tr_deleted_at = excluded._tr_deleted_at WHERE t._tr_version < excluded._tr_version");
     tr_buf_done(&q);
     tr_sqlm_done(&m);
     close_mirror();

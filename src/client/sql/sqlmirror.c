@@ -303,6 +303,7 @@ struct writer {
     struct tr_buf *out;
     int rc;
     uint32_t next; /* placeholder */
+    bool run;      /* values come from arrays, u(c1, c2, …) */
 };
 
 static void lit(struct writer *w, const char *s)
@@ -330,9 +331,20 @@ static void hold_n(struct writer *w, uint32_t n, const char *type)
         w->rc = pg ? tr_buf_printf(w->out, "$%u::%s", n, type) : tr_buf_printf(w->out, "?%u", n);
 }
 
+/* An array of arrays is no array of its elements, and box has a delimiter of its own: both travel as text. */
+static bool as_text(const char *type)
+{
+    size_t n = strlen(type);
+    return !strcmp(type, "box") || (n > 2 && !strcmp(type + n - 2, "[]"));
+}
+
 static void hold(struct writer *w, const char *type)
 {
-    hold_n(w, w->next++, type);
+    if (!w->run)
+        hold_n(w, w->next++, type);
+    else if (w->rc >= 0)
+        w->rc = tr_buf_printf(w->out, as_text(type) ? "u.c%u::%s" : "u.c%u", w->next, type);
+    w->next += w->run;
 }
 
 static const char *col_name(const struct writer *w, uint32_t i)
@@ -413,10 +425,35 @@ static void on_conflict_take_all(struct writer *w)
     lit(w, " WHERE t._tr_version < excluded._tr_version");
 }
 
+static void array(struct writer *w, const char *type)
+{
+    if (w->rc >= 0)
+        w->rc = tr_buf_printf(w->out, "%s$%u::%s[]", w->next > 1 ? ", " : "", w->next, as_text(type) ? "text" : type);
+    w->next++;
+}
+
+/* FROM unnest($1::t[], …) AS u(c1, …): the columns, between what stands before them in the statement and behind. */
+static void from_arrays(struct writer *w, const char *const *before, size_t n_before, const char *const *behind, size_t n_behind)
+{
+    lit(w, " FROM unnest(");
+    w->next = 1;
+    for (size_t i = 0; i < n_before; i++)
+        array(w, before[i]);
+    for (uint32_t i = 0; i < w->m->schema->n_columns; i++)
+        array(w, w->m->types[i]);
+    for (size_t i = 0; i < n_behind; i++)
+        array(w, behind[i]);
+    lit(w, ") AS u(");
+    for (uint32_t i = 1; i < w->next && w->rc >= 0; i++)
+        w->rc = tr_buf_printf(w->out, i > 1 ? ", c%u" : "c%u", i);
+    lit(w, ")");
+}
+
 static void text_upsert(struct writer *w)
 {
+    static const char *const version[] = {BIG};
     column_list(w);
-    lit(w, " VALUES (");
+    lit(w, w->run ? " SELECT " : " VALUES (");
     for (uint32_t i = 0; i < w->m->schema->n_columns; i++) {
         hold(w, w->m->types[i]);
         lit(w, ", ");
@@ -427,7 +464,10 @@ static void text_upsert(struct writer *w)
         lit(w, no(w));
         lit(w, ", NULL");
     }
-    lit(w, ")");
+    if (w->run)
+        from_arrays(w, NULL, 0, version, 1);
+    else
+        lit(w, ")");
     on_conflict_take_all(w);
 }
 
@@ -589,7 +629,7 @@ static void text_log(struct writer *w)
         lit(w, ", ");
         ident(w, col_name(w, i));
     }
-    lit(w, ") VALUES (");
+    lit(w, w->run ? ") SELECT " : ") VALUES (");
     for (size_t i = 0; i < TR_ARRAY_LEN(ours); i++) {
         lit(w, i ? ", " : "");
         hold(w, types[i]);
@@ -598,7 +638,11 @@ static void text_log(struct writer *w)
         lit(w, ", ");
         hold(w, w->m->types[i]);
     }
-    lit(w, ") ON CONFLICT DO NOTHING");
+    if (w->run)
+        from_arrays(w, types, TR_ARRAY_LEN(types), NULL, 0);
+    else
+        lit(w, ")");
+    lit(w, " ON CONFLICT DO NOTHING");
 }
 
 int tr_sqlm_text(const struct tr_sqlm *m, const struct tr_sqlm_step *s, struct tr_buf *out)
@@ -612,5 +656,16 @@ int tr_sqlm_text(const struct tr_sqlm *m, const struct tr_sqlm_step *s, struct t
     case TR_SQLM_TRUNCATE: text_truncate(&w); break;
     case TR_SQLM_LOG: text_log(&w); break;
     }
+    return w.rc < 0 ? w.rc : TR_OK;
+}
+
+int tr_sqlm_text_run(const struct tr_sqlm *m, enum tr_sqlm_kind kind, struct tr_buf *out)
+{
+    struct writer w = {.m = m, .out = out, .next = 1, .run = true};
+    TR_ASSERT(m->dialect == TR_DIALECT_POSTGRES && (kind == TR_SQLM_UPSERT || kind == TR_SQLM_LOG));
+    if (kind == TR_SQLM_UPSERT)
+        text_upsert(&w);
+    else
+        text_log(&w);
     return w.rc < 0 ? w.rc : TR_OK;
 }

@@ -59,4 +59,7 @@ int tr_sqlm_param_column(const struct tr_schema *s, enum tr_sqlm_kind kind, cons
 /* The statement of a step, with placeholders $1 … (PostgreSQL) or ?1 … (SQLite). */
 int tr_sqlm_text(const struct tr_sqlm *m, const struct tr_sqlm_step *s, struct tr_buf *out);
 
+/* PostgreSQL: the statement of many steps of one kind, UPSERT (no two of one key) or LOG, whose placeholders are arrays of what the one's are. */
+int tr_sqlm_text_run(const struct tr_sqlm *m, enum tr_sqlm_kind kind, struct tr_buf *out);
+
 #endif

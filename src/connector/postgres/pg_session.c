@@ -8,6 +8,11 @@
  * Membership. That a table has been published without a break is known by the oids of the publication and of the row that puts the table into it,
  * which each DROP and ADD changes, and by the xmin of the publication's row, which ALTER PUBLICATION SET, OWNER TO and RENAME change, but not ADD
  * and DROP TABLE, nor COMMENT. Freezing leaves xmin as it is.
+ *
+ * Looks. With ten thousand tables each look would describe each of them, though all it wants to know is whether there is a usable key. So what a
+ * description said of that is kept together with a stamp over all it came from: the rows of pg_class, pg_attribute, pg_index and of the publication. It
+ * is taken from the list, before the description, and so can only be too old, which the next look finds. A partitioned table's key depends on
+ * its leaves as well: it is described each time.
  */
 #include "pg_session.h"
 
@@ -21,6 +26,8 @@
 #include "map.h"
 #include "pg_beat.h"
 #include "text.h"
+
+#define LISTED_MAX TR_NS_PER_S
 
 struct pg_session *tr_pg_session_of(struct tr_cdc_session *s)
 {
@@ -139,7 +146,9 @@ bool tr_pg_selected(const struct tr_pg_source_options *o, const char *ns, const 
     "       FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), 0) ELSE 0 END," \
     "  CASE c.relkind WHEN 'r' THEN " IDENTITY("c") " AND NOT " unsent("c") " ELSE NOT EXISTS (SELECT FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid" \
     "       WHERE t.isleaf AND (NOT " IDENTITY("l") " OR " unsent("l") ")) END," \
-    "  CASE c.relkind WHEN 'r' THEN " unsent("c") " ELSE EXISTS (SELECT FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid WHERE t.isleaf AND " unsent("l") ") END" \
+    "  CASE c.relkind WHEN 'r' THEN " unsent("c") " ELSE EXISTS (SELECT FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid WHERE t.isleaf AND " unsent("l") ") END," \
+    "  CASE c.relkind WHEN 'r' THEN hashtextextended(concat_ws('/', n.nspname, c.relname, c.relreplident, p.oid, p.xmin, x.oid, x.xmin," \
+    "       (SELECT string_agg(format('%s:%s', i.indexrelid, i.xmin), ',' ORDER BY i.indexrelid) FROM pg_index i WHERE i.indrelid = c.oid)), 0) ELSE 0 END" \
     " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_publication p ON p.pubname = $1" \
     " LEFT JOIN pg_publication_rel x ON x.prpubid = p.oid AND x.prrelid = c.oid" in_schema \
     " WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'" \
@@ -187,14 +196,91 @@ static void why_unpublished(const struct pg_session *s, const PGresult *r, int i
         *ret = 0;
 }
 
+struct pg_key {
+    uint64_t stamp;
+    char *why_none;  /* NULL: it has one */
+};
+
+static struct pg_key *key_free(struct pg_key *k)
+{
+    if (k)
+        tr_free(k->why_none);
+    tr_free(k);
+    return NULL;
+}
+
+static void forget_keys(struct pg_session *s)
+{
+    size_t it = 0;
+    uint64_t oid, v;
+    while (tr_u64map_next(&s->keys, &it, &oid, &v))
+        key_free((struct pg_key *)(uintptr_t)v);
+    tr_u64map_done(&s->keys);
+}
+
+/* Without memory it is described again next time. */
+static void keep_key(struct pg_session *s, uint32_t oid, uint64_t stamp, const struct tr_cdc_table *t)
+{
+    struct pg_key *k = tr_u64map_get_ptr(&s->keys, oid);
+    tr_u64map_del(&s->keys, oid, NULL);
+    key_free(k);
+    k = tr_calloc(1, sizeof *k);
+    if (!k)
+        return;
+    k->stamp = stamp;
+    bool ok = t->key_ok || (k->why_none = tr_strdup(t->no_key)) != NULL;
+    if (!ok || tr_u64map_put_ptr(&s->keys, oid, k) < 0)
+        key_free(k);
+}
+
+/* key_ok and no_key. 1: the table was dropped meanwhile. */
+static int look_at_key(struct pg_session *s, const PGresult *r, int i, int64_t deadline_ns, struct tr_cdc_table *t, struct tr_err *err)
+{
+    uint64_t own = (uint64_t)strtoll(tr_pg_val(r, i, 16), NULL, 10), stamp = own ? tr_hash_u64(own) ^ t->attributes : 0;
+    const struct pg_key *known = stamp ? tr_u64map_get_ptr(&s->keys, t->source_id) : NULL;
+    if (known && known->stamp == stamp) {
+        t->key_ok = !known->why_none;
+        snprintf(t->no_key, sizeof t->no_key, "%s", t->key_ok ? "" : known->why_none);
+        return TR_OK;
+    }
+    struct tr_schema *sc = NULL;
+    int rc = s->session.ops->describe(&s->session, t->ns, t->name, deadline_ns, &sc, err);
+    if (rc != TR_OK)
+        return rc;
+    t->key_ok = sc->n_key != 0;
+    snprintf(t->no_key, sizeof t->no_key, "%s", sc->no_key_reason);
+    tr_schema_unref(sc);
+    if (stamp)
+        keep_key(s, t->source_id, stamp, t);
+    return TR_OK;
+}
+
+static void forget_list(struct pg_session *s)
+{
+    PQclear(s->listed);
+    s->listed = NULL;
+}
+
+/* All that could be selected. The list that publish() has just seen will do. */
+static int list(struct pg_session *s, int64_t deadline_ns, PGresult **ret, struct tr_err *err)
+{
+    const char *v[] = {s->o->publication};
+    if (s->listed && s->listed_generation == s->generation && tr_now_ns() - s->listed_ns < LISTED_MAX) {
+        *ret = s->listed;
+        s->listed = NULL;
+        return TR_OK;
+    }
+    forget_list(s);
+    return tr_pg_exec(&s->conn, sql_tables(s), 1, v, deadline_ns, ret, err);
+}
+
 static int tables(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(void *arg, const struct tr_cdc_table *t), void *arg, struct tr_err *err)
 {
     struct pg_session *s = tr_pg_session_of(cs);
     int rc = tr_pg_session_ready(s, deadline_ns, err);
     PGresult *r = NULL;
-    const char *v[] = {s->o->publication};
     if (rc >= 0)
-        rc = tr_pg_exec(&s->conn, sql_tables(s), 1, v, deadline_ns, &r, err);
+        rc = list(s, deadline_ns, &r, err);
     if (rc < 0)
         return rc;
     for (int i = 0; i < PQntuples(r) && rc >= 0; i++) {
@@ -211,15 +297,11 @@ static int tables(struct tr_cdc_session *cs, int64_t deadline_ns, void (*cb)(voi
         snprintf(t.name, sizeof t.name, "%s", tr_pg_val(r, i, 1));
         const char *tree = tr_pg_val(r, i, 6);
         t.storage_fingerprint = *tree ? tr_hash64(tree, strlen(tree)) : 0;
-        struct tr_schema *sc = NULL;
-        rc = cs->ops->describe(cs, t.ns, t.name, deadline_ns, &sc, err);
+        rc = look_at_key(s, r, i, deadline_ns, &t, err);
         if (rc != TR_OK) {
             rc = rc == 1 ? TR_OK : rc;
-            continue; /* dropped meanwhile */
+            continue;
         }
-        t.key_ok = sc->n_key != 0;
-        snprintf(t.no_key, sizeof t.no_key, "%s", sc->no_key_reason);
-        tr_schema_unref(sc);
         t.partial = tr_pg_bool(r, i, 10);
         t.no_identity = !tr_pg_bool(r, i, 14);
         t.generated_identity = tr_pg_bool(r, i, 15);
@@ -235,9 +317,26 @@ static int describe(struct tr_cdc_session *cs, const char *ns, const char *name,
     struct pg_session *s = tr_pg_session_of(cs);
     int rc = tr_pg_session_ready(s, deadline_ns, err);
     PGresult *r = NULL;
-    const char *v[] = {ns, name, s->o->publication};
-    if (rc >= 0)
-        rc = tr_pg_exec(&s->conn, tr_pgschema_sql_table(s->conn.server_version), 3, v, deadline_ns, &r, err);
+    struct tr_buf q;
+    tr_buf_init(&q);
+    if (rc >= 0 && s->prepared != s->generation) { /* planning it takes ten times as long as running it */
+        tr_buf_printf(&q, "PREPARE tr_describe (text, text, text) AS %s", tr_pgschema_sql_table(s->conn.server_version));
+        rc = tr_buf_cstr(&q) ? tr_pg_script(&s->conn, tr_buf_cstr(&q), deadline_ns, err) : tr_err_set(err, TR_RETRY, TR_DOM_SOURCE, "no memory to describe a table");
+        if (rc >= 0)
+            s->prepared = s->generation;
+    }
+    tr_buf_clear(&q);
+    if (rc >= 0) {
+        tr_buf_append_str(&q, "EXECUTE tr_describe (");
+        tr_quote_literal(&q, tr_slice_str(ns));
+        tr_buf_append_str(&q, ", ");
+        tr_quote_literal(&q, tr_slice_str(name));
+        tr_buf_append_str(&q, ", ");
+        tr_quote_literal(&q, tr_slice_str(s->o->publication));
+        rc = tr_buf_append_str(&q, ")") == TR_OK && tr_buf_cstr(&q) ? tr_pg_exec(&s->conn, tr_buf_cstr(&q), 0, NULL, deadline_ns, &r, err)
+                                                                     : tr_err_set(err, TR_RETRY, TR_DOM_SOURCE, "no memory to describe a table");
+    }
+    tr_buf_done(&q);
     if (rc < 0)
         return rc;
     rc = tr_pgschema_build(r, NULL, ns, name, ret, err);
@@ -341,6 +440,7 @@ static int set_options(struct pg_session *s, int64_t deadline_ns, struct tr_err 
 static int publish_selected(struct pg_session *s, int64_t deadline_ns, bool *ret_changed, struct tr_err *err)
 {
     *ret_changed = false;
+    forget_list(s);
     const char *v[] = {s->o->publication};
     struct tr_cdc_beat beat;
     int rc = tr_pg_beat_make(s, deadline_ns, &beat, err);
@@ -388,7 +488,13 @@ static int publish_selected(struct pg_session *s, int64_t deadline_ns, bool *ret
     if (rc < 0)
         return rc;
     rc = alter(s, r, ours, beat.message, deadline_ns, ret_changed, err);
-    PQclear(r);
+    if (rc >= 0 && !*ret_changed) {
+        s->listed = r;
+        s->listed_ns = tr_now_ns();
+        s->listed_generation = s->generation;
+    } else {
+        PQclear(r);
+    }
     return rc;
 }
 
@@ -544,6 +650,8 @@ static void free_session(struct tr_cdc_session *cs)
     struct pg_session *s = tr_pg_session_of(cs);
     tr_pg_chunk_reset(s);
     tr_pgconn_done(&s->conn);
+    forget_list(s);
+    forget_keys(s);
     tr_free(s->scratch);
     tr_free(s->v);
     tr_free(s->state);
@@ -585,6 +693,7 @@ int tr_pg_session_new(const struct tr_pg_source_options *o, enum tr_cdc_role rol
     s->session.ops = &ops;
     s->o = o;
     s->role = role;
+    tr_u64map_init(&s->keys);
     tr_pgconn_init(&s->conn, role == TR_CDC_REPLICA ? "replica" : "source");
     *ret = &s->session;
     return TR_OK;

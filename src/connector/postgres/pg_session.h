@@ -3,6 +3,7 @@
 #define TR_PG_SESSION_H
 
 #include "cdc_source.h"
+#include "map.h"
 #include "pg_options.h"
 #include "pg_schema.h"
 #include "pgconn.h"
@@ -15,6 +16,11 @@ struct pg_session {
     enum tr_cdc_role role;
     struct tr_pgconn conn;
     uint64_t generation;
+    uint64_t prepared;           /* generation of the connection that knows the statement of describe() */
+    struct tr_u64map keys;       /* table's oid → struct pg_key *: what describe() said of its key */
+    PGresult *listed;            /* the list that publish() found nothing to alter by, for the call of tables() that follows it */
+    int64_t listed_ns;
+    uint64_t listed_generation;
 
     /* the open chunk, or the row of the last fetch */
     const struct tr_schema *table;

@@ -15,6 +15,10 @@
  * everything received before it is durable: it becomes `pos` (upto) as soon as no transaction is being delivered. An open streamed
  * transaction does not hold it back: the server sends that one again, whole.
  *
+ * Pacing. Where messages flow fast, being woken for each costs more than the message itself, here and in every thread behind. So once the socket
+ * is empty it is left alone until PACE_AIM more should be there, PACE_MAX at most (a unix socket holds about 270 small messages: the server must not
+ * be kept waiting). Below PACE_FROM messages a second nothing is held back.
+ *
  * Messages outside any transaction carry LSN 0/0 (Relation) and never count as progress.
  *
  * Logical messages are asked for always where the server can send them, though only heartbeats without a table need them: the way of the
@@ -44,7 +48,9 @@ enum { POLL_BYTES_MAX = 4 << 20 };
 #define ASKED_GAP (5 * TR_NS_PER_S)
 #define SILENCE_MAX (600 * TR_NS_PER_S)
 #define CONNECTING_MAX (30 * TR_NS_PER_S)
-enum { SILENCE = 3 };
+#define PACE_WINDOW (5 * TR_NS_PER_MS)
+#define PACE_MAX TR_NS_PER_MS
+enum { SILENCE = 3, PACE_FROM = 10000, PACE_AIM = 128, SHORT_READ = 4096 };
 
 static struct pg_stream *of_lane(struct tr_lane *l)
 {
@@ -71,6 +77,7 @@ static int down(struct pg_stream *s, int rc, struct tr_err *err)
     s->retry_at_ns = now + s->backoff_ns;
     s->backoff_ns = TR_MIN(s->backoff_ns * 2, BACKOFF_MAX);
     s->sent_confirmed = 0;
+    s->read_after_ns = s->pause_ns = 0;
     if (rc != TR_FATAL && err)
         err->rc = rc = TR_RETRY;
     return rc == TR_FATAL ? rc : TR_RETRY;
@@ -279,7 +286,7 @@ static int side_ask(struct pg_stream *s, struct tr_err *err)
     struct tr_buf bufs[4] = {{0}};
     const char *v[4] = {0};
     rc = tr_pgschema_relation_params(&m, bufs, v);
-    if (rc >= 0 && !PQsendQueryParams(s->side.pg, tr_pgschema_sql_relation, 4, NULL, v, NULL, NULL, 0))
+    if (rc >= 0 && !PQsendQueryPrepared(s->side.pg, "describe", 4, v, NULL, NULL, 0))
         rc = tr_pg_error(&s->side, NULL, "describing a table", err);
     for (int i = 0; i < 4; i++)
         tr_buf_done(&bufs[i]);
@@ -287,6 +294,36 @@ static int side_ask(struct pg_stream *s, struct tr_err *err)
         return side_lost(s, err);
     s->side_state = SIDE_BUSY;
     return TR_OK;
+}
+
+/* Planning the query takes ten times as long as running it, and a new connection meets every table anew. */
+static int side_prepare(struct pg_stream *s, struct tr_err *err)
+{
+    if (!PQsendPrepare(s->side.pg, "describe", tr_pgschema_sql_relation, 4, NULL)) {
+        tr_pg_error(&s->side, NULL, "describing a table", err);
+        return side_lost(s, err);
+    }
+    s->side_state = SIDE_PREPARING;
+    return TR_OK;
+}
+
+static int side_prepared(struct pg_stream *s, struct tr_err *err)
+{
+    if (PQflush(s->side.pg) < 0 || !PQconsumeInput(s->side.pg)) {
+        tr_pg_error(&s->side, NULL, "describing a table", err);
+        return side_lost(s, err);
+    }
+    if (PQisBusy(s->side.pg))
+        return TR_AGAIN;
+    PGresult *r = PQgetResult(s->side.pg), *end;
+    bool ok = PQresultStatus(r) == PGRES_COMMAND_OK;
+    if (!ok)
+        tr_pg_error(&s->side, r, "describing a table", err);
+    PQclear(r);
+    while (ok && (end = PQgetResult(s->side.pg)))
+        PQclear(end);
+    s->side_state = SIDE_READY;
+    return ok ? TR_OK : side_lost(s, err);
 }
 
 static int side_answer(struct pg_stream *s, struct tr_err *err)
@@ -347,9 +384,12 @@ static int side_step(struct pg_stream *s, struct tr_err *err)
             if (rc < 0)
                 return side_lost(s, NULL);
             if (rc == 1)
-                s->side_state = SIDE_READY;
+                rc = side_prepare(s, err);
             break;
         }
+        case SIDE_PREPARING:
+            rc = side_prepared(s, err);
+            break;
         case SIDE_READY:
             rc = side_ask(s, err);
             break;
@@ -399,10 +439,23 @@ static int feedback(struct pg_stream *s, int64_t now_ns, bool force, struct tr_e
 
 /* ---- the lane ---- */
 
-/* Nothing is here. Time in which nobody looked does not count. */
-static int quiet(struct pg_stream *s, struct tr_err *err)
+/* The socket is empty, or was after a short read: when to read it again. */
+static void pace(struct pg_stream *s, int64_t now_ns)
 {
-    int64_t now = tr_now_ns();
+    int64_t window = now_ns - s->window_since_ns;
+    if (window >= PACE_WINDOW) {
+        int64_t per_s = (int64_t)((double)s->window_messages * (double)TR_NS_PER_S / (double)window);
+        s->pause_ns = per_s < PACE_FROM ? 0 : TR_MIN(PACE_AIM * TR_NS_PER_S / per_s, PACE_MAX);
+        s->window_since_ns = now_ns;
+        s->window_messages = 0;
+    }
+    s->read_after_ns = s->pause_ns ? now_ns + s->pause_ns : 0;
+    s->read_bytes = 0;
+}
+
+/* Nothing is here. Time in which nobody looked does not count. */
+static int quiet(struct pg_stream *s, int64_t now, struct tr_err *err)
+{
     if (!s->quiet_since_ns || now - s->asked_ns > ASKED_GAP)
         s->quiet_since_ns = now;
     s->asked_ns = now;
@@ -421,8 +474,16 @@ static int next_message(struct pg_stream *s, struct tr_err *err)
         char *m = NULL;
         int n = PQgetCopyData(s->conn.pg, &m, 1);
         if (n == 0) {
+            int64_t now = fresh || s->pause_ns ? tr_now_ns() : 0;
+            if (now < s->read_after_ns)
+                return TR_AGAIN;
+            if (fresh || (s->pause_ns && s->read_bytes && s->read_bytes < SHORT_READ))
+                pace(s, now);
             if (fresh)
-                return quiet(s, err);
+                return quiet(s, now, err);
+            if (now < s->read_after_ns)
+                return TR_AGAIN;
+            s->read_bytes = 0;
             if (!PQconsumeInput(s->conn.pg))
                 return tr_pg_error(&s->conn, NULL, "reading the stream", err);
             fresh = true;
@@ -438,6 +499,8 @@ static int next_message(struct pg_stream *s, struct tr_err *err)
             return rc;
         }
         s->quiet_since_ns = 0;
+        s->window_messages++;
+        s->read_bytes += n;
         struct tr_cur c = {(const uint8_t *)m, (const uint8_t *)m + n, false};
         uint8_t type = tr_cur_u8(&c);
         if (type == 'k') {
@@ -576,6 +639,9 @@ static int lane_arm(struct tr_lane *l, struct tr_waker *w, struct tr_wait *ret)
             ret->fd = PQsocket(s->side.pg);
             ret->events = s->side_state == SIDE_CONNECTING ? s->side_want : POLLIN;
         }
+    } else if (s->read_after_ns > now) {
+        ret->fd = -1;
+        ret->deadline_ns = TR_MIN(ret->deadline_ns, s->read_after_ns);
     }
     return 0;
 }

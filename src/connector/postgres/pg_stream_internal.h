@@ -28,7 +28,7 @@ struct pg_rel {
 };
 
 enum pg_state { PG_DOWN, PG_CONNECTING, PG_IDENTIFYING, PG_ASKING_SLOT, PG_STARTING, PG_STREAMING };
-enum pg_side { SIDE_DOWN, SIDE_CONNECTING, SIDE_READY, SIDE_BUSY };
+enum pg_side { SIDE_DOWN, SIDE_CONNECTING, SIDE_PREPARING, SIDE_READY, SIDE_BUSY };
 
 struct pg_stream {
     struct tr_source source;
@@ -46,6 +46,9 @@ struct pg_stream {
     int64_t retry_at_ns, backoff_ns, last_feedback_ns;
     int64_t streaming_since_ns;
     int64_t asked_ns, quiet_since_ns; /* last looked for input; found none since, 0: there was some */
+    int64_t window_since_ns, pause_ns, read_after_ns; /* pacing: messages are counted since; the present pause; 0: read when there is something */
+    uint64_t window_messages;
+    int64_t read_bytes;           /* taken out of what the last read brought */
     int64_t silence_ns;           /* how long that may last */
     uint64_t silent_pos;          /* where it lasted too long before */
     bool reply_now, paused;

@@ -1,7 +1,11 @@
 /*
  * pg_writer.c: one sealed batch, one transaction, in libpq's pipeline mode: statements are prepared once per (target, kind, columns left
- * out), then sent row by row without waiting; the answers are read back every WINDOW statements, so that neither side's buffers fill up
- * while the other waits.
+ * out), then sent without waiting; the answers are read back every WINDOW statements or WINDOW_ROWS rows, so that neither side's buffers fill
+ * up while the other waits.
+ *
+ * Whole rows that follow one another go together in one statement (pg_run.h); what needs a statement of its own ends the run, so that the
+ * order of a table's changes stays. A batch that is refused is written again row by row: for the error to name the column, and since two keys
+ * that differ to us may be one to the mirror's index (citext), which ROW_TWICE says.
  */
 #include <poll.h>
 #include <stdio.h>
@@ -12,16 +16,19 @@
 #include "clock.h"
 #include "failpoint.h"
 #include "map.h"
+#include "pg_run.h"
 #include "pg_sink.h"
 #include "sqlbatch.h"
 
-enum { WINDOW = 512, STATEMENTS_MAX = 2000 };
+enum { WINDOW = 512, WINDOW_ROWS = 4096, STATEMENTS_MAX = 2000 };
+
+#define ROW_TWICE "21000" /* ON CONFLICT DO UPDATE command cannot affect row a second time */
 
 struct pg_writer {
     struct tr_writer writer;
     struct pg_sink *sink;
     struct tr_pgconn conn;
-    struct tr_map statements;    /* target id, kind, left_out → its number + 1 */
+    struct tr_map statements;    /* target id, kind, run?, left_out → its number */
     uintptr_t next_statement;
     struct tr_arena arena;
     struct tr_buf key, text;
@@ -32,8 +39,10 @@ struct pg_writer {
         uint32_t part;
         uintptr_t statement;     /* 0: none of ours */
     } sent[WINDOW + 8];          /* whose answers are outstanding; oldest first */
-    uint32_t n_sent;
+    uint32_t n_sent, rows_sent;
     const struct tr_sealed *batch;
+    struct pg_run run;
+    bool by_row;                 /* this batch without runs */
 };
 
 static struct pg_writer *of(struct tr_writer *w)
@@ -87,9 +96,9 @@ static void name_column(struct pg_writer *w, const PGresult *r, uint32_t part, u
     struct tr_slice k;
     void *v;
     while (at && statement && tr_map_next(&w->statements, &it, &k, &v)) {
-        if ((uintptr_t)v != statement || k.n < 9)
+        if ((uintptr_t)v != statement || k.n < 10)
             continue;
-        int i = tr_sqlm_param_column(t->schema, k.p[8], k.n > 9 ? k.p + 9 : NULL, (uint32_t)strtoul(at + strlen("parameter $"), NULL, 10));
+        int i = tr_sqlm_param_column(t->schema, k.p[8], k.n > 10 ? k.p + 10 : NULL, (uint32_t)strtoul(at + strlen("parameter $"), NULL, 10));
         char text[sizeof err->msg];
         memcpy(text, err->msg, sizeof text);
         if (i >= 0)
@@ -124,15 +133,16 @@ static int drain(struct pg_writer *w, int64_t deadline_ns, struct tr_err *err)
             return t;
         PQclear(r);
     }
-    w->n_sent = 0;
+    w->n_sent = w->rows_sent = 0;
     return rc;
 }
 
-static int sent(struct pg_writer *w, uint32_t part, uintptr_t statement, int64_t deadline_ns, struct tr_err *err)
+static int sent(struct pg_writer *w, uint32_t part, uintptr_t statement, uint32_t rows, int64_t deadline_ns, struct tr_err *err)
 {
     w->sent[w->n_sent].part = part;
     w->sent[w->n_sent++].statement = statement;
-    if (w->n_sent < WINDOW)
+    w->rows_sent += rows;
+    if (w->n_sent < WINDOW && w->rows_sent < WINDOW_ROWS)
         return TR_OK;
     if (!PQsendFlushRequest(w->conn.pg))
         return lost(w, "writing", err);
@@ -143,55 +153,67 @@ static int send_text(struct pg_writer *w, const char *sql, uint32_t part, int64_
 {
     if (!PQsendQueryParams(w->conn.pg, sql, 0, NULL, NULL, NULL, NULL, 0))
         return lost(w, "writing", err);
-    return sent(w, part, 0, deadline_ns, err);
+    return sent(w, part, 0, 1, deadline_ns, err);
 }
 
-static int statement(struct pg_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, uintptr_t *ret, struct tr_err *err)
+static int no_memory(const char *for_what, struct tr_err *err)
+{
+    return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for a %s", for_what);
+}
+
+/* s == NULL: the statement of the run. */
+static int statement(struct pg_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, char name[24], uintptr_t *ret, struct tr_err *err)
 {
     tr_buf_clear(&w->key);
-    if (tr_buf_append_u64le(&w->key, t->id) < 0 || tr_buf_append_u8(&w->key, (uint8_t)s->kind) < 0 ||
-        (s->left_out && tr_buf_append(&w->key, s->left_out, t->schema->n_columns) < 0))
-        return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for a statement");
+    if (tr_buf_append_u64le(&w->key, t->id) < 0 || tr_buf_append_u8(&w->key, (uint8_t)(s ? s->kind : w->run.kind)) < 0 || tr_buf_append_u8(&w->key, !s) < 0 ||
+        (s && s->left_out && tr_buf_append(&w->key, s->left_out, t->schema->n_columns) < 0))
+        return no_memory("statement", err);
     void *known = NULL;
     if (tr_map_find(&w->statements, tr_buf_slice(&w->key), &known)) {
         *ret = (uintptr_t)known;
+        snprintf(name, 24, "tr%llu", (unsigned long long)*ret);
         return TR_OK;
     }
     tr_buf_clear(&w->text);
-    if (tr_sqlm_text(&t->m, s, &w->text) < 0 || !tr_buf_cstr(&w->text))
-        return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for a statement");
-    uintptr_t n = ++w->next_statement;
-    char name[24];
-    snprintf(name, sizeof name, "tr%llu", (unsigned long long)n);
-    *ret = n;
+    int rc = s ? tr_sqlm_text(&t->m, s, &w->text) : tr_sqlm_text_run(&t->m, w->run.kind, &w->text);
+    if (rc < 0 || !tr_buf_cstr(&w->text))
+        return no_memory("statement", err);
+    uintptr_t n = *ret = ++w->next_statement;
+    snprintf(name, 24, "tr%llu", (unsigned long long)n);
     if (tr_map_put(&w->statements, tr_buf_slice(&w->key), (void *)n, NULL) < 0)
-        return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for a statement");
+        return no_memory("statement", err);
     if (!PQsendPrepare(w->conn.pg, name, tr_buf_cstr(&w->text), 0, NULL))
         return lost(w, "preparing", err);
-    return sent(w, part, 0, deadline_ns, err);
+    return sent(w, part, 0, 1, deadline_ns, err);
 }
 
-static int run(struct pg_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, struct tr_err *err)
+static int reserve_values(struct pg_writer *w, uint32_t n, struct tr_err *err)
+{
+    if (n <= w->cap)
+        return TR_OK;
+    const char **v = tr_realloc((void *)w->values, n * sizeof *v);
+    if (!v)
+        return no_memory("row", err);
+    w->values = v;
+    w->cap = n;
+    return TR_OK;
+}
+
+static int run_step(struct pg_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, uint32_t part, int64_t deadline_ns, struct tr_err *err)
 {
     char name[24];
     uintptr_t number = 0;
-    int rc = statement(w, t, s, part, deadline_ns, &number, err);
+    int rc = statement(w, t, s, part, deadline_ns, name, &number, err);
+    if (rc >= 0)
+        rc = reserve_values(w, s->n, err);
     if (rc < 0)
         return rc;
-    snprintf(name, sizeof name, "tr%llu", (unsigned long long)number);
-    if (s->n > w->cap) {
-        const char **v = tr_realloc((void *)w->values, s->n * sizeof *v);
-        if (!v)
-            return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for a row");
-        w->values = v;
-        w->cap = s->n;
-    }
     size_t need = 0;
     for (uint32_t i = 0; i < s->n; i++)
         need += s->params[i].text.n + 1;
     tr_buf_clear(&w->params);
     if (tr_buf_reserve(&w->params, need) < 0)
-        return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for a row");
+        return no_memory("row", err);
     for (uint32_t i = 0; i < s->n; i++) {
         const struct tr_sqlm_param *p = &s->params[i];
         w->values[i] = p->null ? NULL : (const char *)w->params.p + w->params.n;
@@ -202,7 +224,42 @@ static int run(struct pg_writer *w, const struct tr_sqltarget *t, const struct t
     }
     if (!PQsendQueryPrepared(w->conn.pg, name, (int)s->n, w->values, NULL, NULL, 0))
         return lost(w, "writing", err);
-    return sent(w, part, number, deadline_ns, err);
+    return sent(w, part, number, 1, deadline_ns, err);
+}
+
+/* Sends the run, if there is one. */
+static int end_run(struct pg_writer *w, int64_t deadline_ns, struct tr_err *err)
+{
+    struct pg_run *r = &w->run;
+    if (!r->target)
+        return TR_OK;
+    char name[24];
+    uintptr_t number = 0;
+    int rc = statement(w, r->target, NULL, r->part, deadline_ns, name, &number, err);
+    if (rc >= 0)
+        rc = reserve_values(w, r->n_columns, err);
+    if (rc >= 0 && tr_pg_run_values(r, w->values) < 0)
+        rc = no_memory("row", err);
+    if (rc >= 0 && !PQsendQueryPrepared(w->conn.pg, name, (int)r->n_columns, w->values, NULL, NULL, 0))
+        rc = lost(w, "writing", err);
+    uint32_t part = r->part, n = r->n;
+    tr_pg_run_clear(r);
+    return rc >= 0 ? sent(w, part, number, n, deadline_ns, err) : rc;
+}
+
+static int step(struct pg_writer *w, const struct tr_sqltarget *t, const struct tr_sqlm_step *s, struct tr_slice key, uint32_t part, int64_t deadline_ns, struct tr_err *err)
+{
+    bool suits = !w->by_row && tr_pg_run_suits(s);
+    int rc = TR_OK;
+    if (!suits || !tr_pg_run_takes(&w->run, t, s, key))
+        rc = end_run(w, deadline_ns, err);
+    if (rc < 0)
+        return rc;
+    if (!suits)
+        return run_step(w, t, s, part, deadline_ns, err);
+    if (tr_pg_run_add(&w->run, t, s, key, part) < 0)
+        return no_memory("row", err);
+    return tr_pg_run_full(&w->run) ? end_run(w, deadline_ns, err) : TR_OK;
 }
 
 static int write_part(struct pg_writer *w, const struct tr_part *p, uint32_t index, int64_t deadline_ns, struct tr_err *err)
@@ -215,12 +272,12 @@ static int write_part(struct pg_writer *w, const struct tr_part *p, uint32_t ind
         tr_arena_reset(&w->arena);
         int rc = tr_sqlbatch_next(&it, &g, err);
         if (rc == TR_EOF)
-            return TR_OK;
+            return end_run(w, deadline_ns, err);
         struct tr_sqlm_step steps[2];
         if (rc >= 0)
             rc = tr_sqlm_plan(&t->m, &g, &w->arena, steps, err);
         for (int i = 0, n = rc; i < n && rc >= 0; i++)
-            rc = run(w, t, &steps[i], index, deadline_ns, err);
+            rc = step(w, t, &steps[i], g.key, index, deadline_ns, err);
         if (rc < 0)
             return rc;
     }
@@ -263,7 +320,7 @@ static void leave_pipeline(struct pg_writer *w, int64_t deadline_ns)
             break;
         ok = i < 4 * WINDOW;
     }
-    w->n_sent = 0;
+    w->n_sent = w->rows_sent = 0;
     if (!ok || !PQexitPipelineMode(w->conn.pg))
         tr_pgconn_close(&w->conn);
 }
@@ -272,8 +329,9 @@ static int write_rows(struct pg_writer *w, const struct tr_sealed *b, int64_t de
 {
     if (!PQenterPipelineMode(w->conn.pg))
         return lost(w, "writing", err);
-    w->n_sent = 0;
+    w->n_sent = w->rows_sent = 0;
     w->batch = b;
+    tr_pg_run_clear(&w->run);
     int rc = TR_OK;
     for (uint32_t i = 0; i < b->n_parts && rc >= 0; i++)
         rc = write_part(w, &b->parts[i], i, deadline_ns, err);
@@ -288,10 +346,8 @@ static int write_rows(struct pg_writer *w, const struct tr_sealed *b, int64_t de
     return rc;
 }
 
-static int write_batch(struct tr_writer *tw, struct tr_endpoint *ep, const struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
+static int attempt(struct pg_writer *w, const struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
 {
-    (void)ep;
-    struct pg_writer *w = of(tw);
     if (!w->conn.pg || w->statements.n > STATEMENTS_MAX) { /* a new session knows no statement */
         tr_pgconn_close(&w->conn);
         tr_map_clear(&w->statements);
@@ -314,6 +370,20 @@ static int write_batch(struct tr_writer *tw, struct tr_endpoint *ep, const struc
     return rc;
 }
 
+static int write_batch(struct tr_writer *tw, struct tr_endpoint *ep, const struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
+{
+    (void)ep;
+    struct pg_writer *w = of(tw);
+    w->by_row = false;
+    int rc = attempt(w, b, deadline_ns, err);
+    if (rc < 0 && (rc == TR_REJECT || !strcmp(err->sqlstate, ROW_TWICE))) {
+        *err = (struct tr_err){0};
+        w->by_row = true;
+        rc = attempt(w, b, deadline_ns, err);
+    }
+    return rc;
+}
+
 static void interrupt(struct tr_writer *tw)
 {
     tr_pgconn_interrupt(&of(tw)->conn);
@@ -328,6 +398,7 @@ static void free_writer(struct tr_writer *tw)
     tr_buf_done(&w->key);
     tr_buf_done(&w->text);
     tr_buf_done(&w->params);
+    tr_pg_run_done(&w->run);
     tr_free((void *)w->values);
     tr_free(w);
 }
