@@ -34,12 +34,13 @@ bench: build
 torture: build
 	meson test -C $(BUILD) --suite torture --verbose
 
-# libFuzzer needs clang, so it has a build directory of its own. The targets are left in it, ready to be run by hand.
+# libFuzzer needs clang, so it has a build directory of its own. Each target is fuzzed for FUZZ_SECONDS (600), one after the other; FUZZ_TARGETS names some.
+# What breaks one is kept in tests/fuzz/crashes/<target> and is a test from then on.
 fuzz:
 	@if [ -f $(BUILD)-fuzz/build.ninja ]; then meson setup --reconfigure $(BUILD)-fuzz; \
 	else CC=clang meson setup $(BUILD)-fuzz -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false; fi
-	@ninja -C $(BUILD)-fuzz
-	meson test -C $(BUILD)-fuzz --suite fuzz --verbose
+	@ninja -C $(BUILD)-fuzz fuzz-targets
+	tests/fuzz/run.sh $(BUILD)-fuzz $(FUZZ_TARGETS)
 
 install: build
 	meson install -C $(BUILD)

@@ -110,7 +110,9 @@ int tr_logseg_header_decode(struct tr_slice bytes, struct tr_logseg_header *ret,
     tr_cur_take(&c, 3);
     if (tr_cur_le32(&c) != tr_crc32c(0, bytes.p, TR_LOGSEG_HEADER - 4) || !tr_cur_ok(&c))
         return tr_err_set(err, TR_REJECT, TR_DOM_LOG, "a segment header fails its checksum");
-    if (w->open ? w->end.offset > w->now.offset : w->end.offset != w->now.offset)
+    if (w->open ? w->end.offset > w->now.offset || w->end.version > w->now.version
+                : w->end.offset != w->now.offset || w->end.version != w->now.version || w->end.commit_lsn != w->now.commit_lsn || w->end.epoch != w->now.epoch ||
+                      w->end.any_commit != w->now.any_commit)
         return tr_err_set(err, TR_REJECT, TR_DOM_LOG, "a segment header contradicts itself: it begins at offset %llu, and the last transaction ended at %llu",
                           (unsigned long long)w->now.offset, (unsigned long long)w->end.offset);
     return TR_OK;

@@ -126,6 +126,7 @@ static int wire(struct tr_pipeline *p, const struct tr_event *ev, int64_t now_ns
     struct tr_lane_rt *l = tr_calloc(1, sizeof *l);
     if (!l || reserve_lane(p, w) < 0 || tr_ckpt_begin_epoch(&p->ckpt, ev->lane_id, ev->epoch, now_ns) < 0) {
         tr_free(l);
+        ev->lane->ops->close(ev->lane); /* ours since the event */
         return tr_err_set(err, TR_FATAL, TR_DOM_ENGINE, "no memory for lane %u", ev->lane_id);
     }
     l->lane = ev->lane;

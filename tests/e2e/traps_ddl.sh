@@ -32,6 +32,10 @@ tt_equal public.t public.u
 tr_step 'while streaming'
 tt_sql 'alter table u add column n int' "update u set n = id where id = 5" "alter table u add column c numeric(10, 2) default 12.50" "insert into u values (1000, 'new', 'drop me', 7)" \
     "alter table u add column b boolean default true, add column x bytea default '\\x00ff'" "update u set b = false where id = 6"
+# of a value that is added to an enum the stream tells nothing
+tt_sql "create type mood as enum ('ok')" 'alter table u add column m mood' "update u set m = 'ok' where id = 8"
+tt_equal public.u
+tt_sql "alter type mood add value 'sad' before 'ok'" "update u set m = 'sad' where id = 9"
 tt_equal public.u public.t
 
 tr_step 'a breaking change pauses that table alone'

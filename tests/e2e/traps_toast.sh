@@ -35,5 +35,9 @@ tt_equal public.t
 tr_step 'streaming'
 tt_sql 'update t set id = id + 100000 where id between 100 and 300' 'update t set n = n + 1' 'begin; update t set id = id - 100000 where id > 100000; update t set n = n + 1; commit'
 tt_equal public.t
+tr_step 'a value of 9 MiB, streamed, left unchanged, and moved to another key'
+tt_sql "insert into t values (400000, 0, repeat('0123456789abcdef', 589824), null)" 'update t set n = 1 where id = 400000' 'update t set id = 400001 where id = 400000'
+tt_equal public.t
+tr_equal 'its length' 9437184 "$(tt_mirror 'select length(big) from t_live where id = 400001')"
 tr_equal 'values lost' '0|0' "$(tt_mirror 'select count(*) filter (where big is null), count(*) - (select count(*) from t_live) from t_live')"
 tt_stop

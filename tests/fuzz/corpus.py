@@ -164,6 +164,7 @@ def admin():
         "elsewhere": post("kind=resume", path="/metrics"),
         "json": post('{"kind": "resume"}', kind="application/json"),
         "multipart": post(part.format('; name="kind"') + "--x--\r\n", kind="multipart/form-data; boundary=x"),
+        "nameless": post("--x\r\n\r\nresume\r\n--x\r\nContent-Type: multipart/mixed; boundary=y\r\n\r\n--y\r\n\r\nresume\r\n--y--\r\n--x--\r\n", kind="multipart/form-data; boundary=x"),
         "chunked": b"POST /request HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
         b"5\r\nkind=\r\n6\r\nresume\r\n0\r\n\r\n",
     }.items():

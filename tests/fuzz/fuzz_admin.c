@@ -4,6 +4,7 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -67,9 +68,14 @@ static int start(void)
 static size_t ask(int port, const uint8_t *p, size_t n, size_t first, char *out, size_t cap)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    /* an address has some 28,000 ports, and each rests for a minute */
+    static uint32_t call;
+    struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK + 1 + call++ % 200)}};
+    int later = 1;
     struct timeval patience = {20, 0}; /* longer than the endpoint's own */
     int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    FUZZ_MUST(s >= 0 && connect(s, (struct sockaddr *)&to, sizeof to) == 0);
+    FUZZ_MUST(s >= 0 && setsockopt(s, SOL_IP, IP_BIND_ADDRESS_NO_PORT, &later, sizeof later) == 0 && bind(s, (struct sockaddr *)&from, sizeof from) == 0);
+    FUZZ_MUST(connect(s, (struct sockaddr *)&to, sizeof to) == 0);
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     /* the endpoint may have hung up before the end */
     if (send(s, p, first, MSG_NOSIGNAL) == (ssize_t)first && first < n)
@@ -79,6 +85,8 @@ static size_t ask(int port, const uint8_t *p, size_t n, size_t first, char *out,
     for (;;) {
         char more[4096];
         ssize_t got = recv(s, at < cap ? out + at : more, at < cap ? cap - at : sizeof more, 0);
+        if (got < 0 && errno == EINTR) /* libFuzzer has an alarm */
+            continue;
         FUZZ_MUST(got >= 0 || errno == ECONNRESET);
         if (got <= 0)
             break;

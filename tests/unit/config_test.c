@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -97,6 +98,26 @@ static void values(void **state)
     assert_int_equal(c->logging.level, 0);
     assert_int_equal(c->logging.format, 1);
     tr_config_free(c);
+}
+
+/* Bytes that are no text are told by their line, before the YAML parser sees them; nothing behind a zero byte is passed over. */
+static void no_text(void **state)
+{
+    static const char zero[] = SOURCE SINKS "\0engin: {}\n";
+    char path[] = "/tmp/tr-config-XXXXXX";
+    struct tr_config *c = NULL;
+    struct tr_err err = {0};
+    (void)state;
+    refused(SOURCE "%\xce\n", "t.yaml:4: this line is not UTF-8", NULL);
+    refused(SOURCE SINKS "# caf\xe9\n", "t.yaml:8", "not UTF-8");
+    tr_config_free(good("# caf\xc3\xa9\n" SOURCE SINKS));
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, zero, sizeof zero - 1), (ssize_t)sizeof zero - 1);
+    close(fd);
+    assert_int_equal(tr_config_load(path, &registry, TR_CONFIG_TO_RUN, &c, &err), TR_REJECT);
+    assert_non_null(strstr(err.msg, "zero byte"));
+    unlink(path);
 }
 
 static void unknown_keys(void **state)
@@ -252,7 +273,7 @@ static void documents(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(defaults), cmocka_unit_test(values),   cmocka_unit_test(unknown_keys),  cmocka_unit_test(wrong_values), cmocka_unit_test(missing),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(defaults), cmocka_unit_test(values),   cmocka_unit_test(unknown_keys),  cmocka_unit_test(no_text),  cmocka_unit_test(wrong_values), cmocka_unit_test(missing),
                                        cmocka_unit_test(not_yaml), cmocka_unit_test(interpolation), cmocka_unit_test(secrets), cmocka_unit_test(to_look), cmocka_unit_test(listen), cmocka_unit_test(documents)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -234,6 +234,33 @@ static void cut_off(void **state)
     }
 }
 
+/* What no server sends, in an order that no transaction has: it is refused, whatever it would have done. */
+static void out_of_place(void **state)
+{
+    struct pg_stream *s = *state;
+    static const struct { int set; struct tr_slice m; } cases[] = {
+        {0, TR_SLICE_LIT("I\0\0\0\1N\0\0")}, {0, TR_SLICE_LIT("T\0\0\0\0\0")}, {0, TR_SLICE_LIT("E")},
+        {0, TR_SLICE_LIT("C\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0\5")},
+        {1, TR_SLICE_LIT("B\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\5\0\0\2\xd6")}, {1, TR_SLICE_LIT("S\0\0\2\xd6\1")},
+        {1, TR_SLICE_LIT("C\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0\5")}, /* of another transaction */
+        {2, TR_SLICE_LIT("S\0\0\2\xd6\1")}, {2, TR_SLICE_LIT("B\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\5\0\0\2\xd6")},
+        {2, TR_SLICE_LIT("c\0\0\2\xd6\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\x20\0\0\0\0\0\0\0\5")},
+        {0, TR_SLICE_LIT("b\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0\3\0\0\0\1g\0")}, /* two-phase, which was not asked for */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tr_err err = {0};
+        tr_pg_decode_reset(s);
+        if (cases[i].set == 1)
+            begins(s, 16);
+        if (cases[i].set == 2)
+            take(s, BYTES("S\0\0\2\xd6\1"));
+        s->item = (struct pg_item){.msg = cases[i].m, .set = true};
+        if (tr_pg_decode_item(s, &err) != TR_FATAL || !strstr(err.msg, "cannot stand where"))
+            fail_msg("case %zu: %s", i, err.msg);
+        assert_int_equal(s->n, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -242,6 +269,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(streamed, begin_test, end_test),
         cmocka_unit_test_setup_teardown(sent_again, begin_test, end_test),
         cmocka_unit_test_setup_teardown(cut_off, begin_test, end_test),
+        cmocka_unit_test_setup_teardown(out_of_place, begin_test, end_test),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "pg_session.h"
 #include "pg_txbuf.h"
 
 static char dir[64];
@@ -167,8 +168,21 @@ static void no_disk(void **state)
     tr_pg_txbuf_done(&b);
 }
 
+/* The minor releases before and after are well. */
+static void bad_releases(void **state)
+{
+    static const int bad[] = {130021, 140018, 150013, 160009, 170005};
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_true(tr_pg_decodes_badly(bad[i]));
+        assert_false(tr_pg_decodes_badly(bad[i] - 1));
+        assert_false(tr_pg_decodes_badly(bad[i] + 1));
+    }
+    assert_false(tr_pg_decodes_badly(180000));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(interleaved), cmocka_unit_test(spills), cmocka_unit_test(given_up), cmocka_unit_test(no_disk)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(interleaved), cmocka_unit_test(spills), cmocka_unit_test(given_up), cmocka_unit_test(no_disk), cmocka_unit_test(bad_releases)};
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

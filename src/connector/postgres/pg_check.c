@@ -46,6 +46,11 @@ static int query(struct doctor *d, const char *sql, int n, const char *const *v,
     return rc < 0 ? rc : tr_pg_exec(&d->s->conn, sql, n, v, d->deadline_ns, ret, d->err);
 }
 
+bool tr_pg_decodes_badly(int v)
+{
+    return v == 130021 || v == 140018 || v == 150013 || v == 160009 || v == 170005;
+}
+
 static int check_server(struct doctor *d)
 {
     PGresult *r = NULL;
@@ -62,7 +67,7 @@ static int check_server(struct doctor *d)
     int64_t t1 = tr_wall_us();
     const char *ver = tr_pg_val(r, 0, 0), *user = tr_pg_val(r, 0, 11);
     int num = atoi(tr_pg_val(r, 0, 13));
-    if (num == 160009 || num == 170005 || num == 150013 || num == 140018 || num == 130021)
+    if (tr_pg_decodes_badly(num))
         say(d, TR_FINDING_WARN, "server_version", "server", "PostgreSQL %s is known to fail decoding large workloads with 'invalid memory alloc request size' => update to the next minor release", ver);
     else
         say(d, TR_FINDING_OK, "server_version", "server", "PostgreSQL %s", ver);

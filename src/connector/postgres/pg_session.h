@@ -34,6 +34,9 @@ struct pg_session {
     PGresult *row;
 };
 
+/* Minor releases whose decoding fails in large workloads with "invalid memory alloc request size": docs/lessons.md 13. By server_version_num. */
+bool tr_pg_decodes_badly(int server_version);
+
 int tr_pg_session_new(const struct tr_pg_source_options *o, enum tr_cdc_role role, struct tr_cdc_session **ret, struct tr_err *err);
 
 /* Connected, or connects now. */
