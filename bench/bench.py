@@ -384,8 +384,8 @@ class Bench:
         return out
 
     def tables(self):
-        """Start-up with ten thousand empty tables of twenty columns; what each costs when nothing happens."""
-        n = int(10000 * self.o.scale)
+        """Start-up with ten thousand (TR_BENCH_TABLES) empty tables of twenty columns; what each costs when nothing happens."""
+        n = int(self.o.start_up * self.o.scale)
         config = self.write_config("tables", "many.*", ["{name: none, type: sqlite, path: '" + self.o.tmp + "/none3.db', tables: ['no.thing']}"], "bmany")
         self.source("create schema many", "create table many.t0 (id int primary key)")
         self.start(config)
@@ -507,6 +507,7 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=int, default=10)
     p.add_argument("--scale", type=float, default=1)
+    p.add_argument("--start-up", type=int, default=10000)
     p.add_argument("parts", nargs="*")
     o = p.parse_args()
     o.load = os.getloadavg()[0]
