@@ -55,24 +55,10 @@ static struct pg_stream *stream_new(uint8_t settings)
 
 static void stream_free(struct pg_stream *s)
 {
-    size_t it = 0;
-    uint64_t oid, v;
     tr_pg_decode_reset(s);
     FUZZ_MUST(tr_pg_decode_release_output(s) == TR_OK);
     FUZZ_MUST(s->txbuf.memory == 0 && s->txbuf.spilled == 0);
-    tr_pg_txbuf_done(&s->txbuf);
-    while (tr_u64map_next(&s->rels, &it, &oid, &v)) {
-        struct pg_rel *r = (struct pg_rel *)(uintptr_t)v;
-        tr_schema_unref(r->schema);
-        tr_free(r);
-    }
-    tr_u64map_done(&s->rels);
-    tr_schema_unref(s->beat);
-    tr_arena_done(&s->arena);
-    tr_buf_done(&s->item_buf);
-    tr_free(s->v);
-    tr_free(s->mem);
-    tr_free(s->retired);
+    tr_pg_decode_done(s);
     tr_free(s);
 }
 

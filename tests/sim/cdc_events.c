@@ -29,9 +29,8 @@ static int some_open(enum pg_tx_state state)
     return n ? found[sim_below((uint64_t)n)] : -1;
 }
 
-static bool key_there(int tx, uint32_t table, uint32_t key)
+static bool key_there(uint32_t table, uint32_t key)
 {
-    (void)tx;
     return pgmodel_now(&sim_w.pg, table, key).there;
 }
 
@@ -56,9 +55,9 @@ static void client_op(void)
         kind = !old ? (sim_chance(3, 4) ? K_UPDATE_T : K_INSERT) : pgmodel_publishes(&sim_w.pg, table) ? K_DELETE : K_UPDATE_T;
     }
     uint32_t a = 1 + (uint32_t)sim_below(PG_KEYS), b = 1 + (uint32_t)sim_below(PG_KEYS);
-    for (int i = 0; i < PG_KEYS && key_there(tx, table, a) == (kind == K_INSERT); i++)
+    for (int i = 0; i < PG_KEYS && key_there(table, a) == (kind == K_INSERT); i++)
         a = a % PG_KEYS + 1;
-    for (int i = 0; kind == K_MOVE && i < PG_KEYS && (b == a || key_there(tx, table, b)); i++)
+    for (int i = 0; kind == K_MOVE && i < PG_KEYS && (b == a || key_there(table, b)); i++)
         b = b % PG_KEYS + 1;
     bool did = pgmodel_op(&sim_w.pg, tx, kind, table, a, b, sim_w.on[F_unique_waits] && sim_chance(1, 3));
     if (did)

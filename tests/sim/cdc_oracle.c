@@ -48,7 +48,7 @@ static void dump_row(void *arg, struct tr_slice key, uint64_t version, bool dele
 /* For --trace: the WAL, and the log. */
 void sim_dump(void)
 {
-    static const char *const kinds[] = {"INSERT", "UPDATE", "UPDATE t", "MOVE", "DELETE", "TRUNCATE", "BEAT"}, *const types[] = {"", "COMMIT", "abort", "sub abort", "other", "restart"};
+    static const char *const kinds[] = {"INSERT", "UPDATE", "UPDATE t", "MOVE", "DELETE", "TRUNCATE", "BEAT"}, *const types[] = {"", "COMMIT", "abort", "sub abort", "restart"};
     struct tr_log_reader *r = NULL;
     struct tr_frame f[64];
     int n;
@@ -130,10 +130,8 @@ static void remember(void)
 {
     TR_ASSERT(sim_w.n_history < HISTORY_MAX);
     struct history *h = &sim_w.history[sim_w.n_history++];
-    h->both = 0;
     for (uint32_t t = 0; t < PG_TABLES; t++) {
         h->hash[t] = hash_table(t, sim_w.past[t]);
-        h->both = mix(h->both, h->hash[t]);
     }
 }
 

@@ -112,7 +112,7 @@ static void come_to_rest(void)
     }
 }
 
-static void make_world(uint64_t seed, uint32_t steps, const bool *without)
+static void make_world(uint64_t seed, const bool *without)
 {
     static const struct tr_mem_sink_def def = {.caps = TR_CAP_MULTI | TR_CAP_BOUNDARY | TR_CAP_MONOTONIC | TR_CAP_MERGE_COLUMNS | TR_CAP_SHADOW | TR_CAP_DELETE};
     struct counts *c = sim_w.c;
@@ -121,7 +121,6 @@ static void make_world(uint64_t seed, uint32_t steps, const bool *without)
     sim_w.c = c;
     sim_w.trace = traced;
     sim_w.seed = seed;
-    sim_w.steps = steps;
     tr_prng_init(&sim_w.prng, seed);
     struct tr_sched_options so = {.seed = tr_prng_u64(&sim_w.prng),
                                   .preempt = 1 + (uint32_t)sim_below(64),
@@ -178,7 +177,7 @@ static void make_world(uint64_t seed, uint32_t steps, const bool *without)
 
 static void run_seed(uint64_t seed, uint32_t steps, const bool *without)
 {
-    make_world(seed, steps, without);
+    make_world(seed, without);
     int64_t pace = (int64_t)(1 + sim_below(sim_w.straddles ? 100 + sim_below(200) : sim_chance(1, 4) ? 300 : 40)) * MS; /* between two steps, at most */
     sim_start_process();
     for (uint32_t i = 0; i < steps; i++) {

@@ -51,12 +51,11 @@ enum feature {
     FEATURES_COUNT
 };
 struct history {
-    uint64_t hash[PG_TABLES], both;
+    uint64_t hash[PG_TABLES];
 };
 
 struct world {
     uint64_t seed;
-    uint32_t steps;
     struct tr_prng prng;
     struct counts *c;
     bool trace;

@@ -32,7 +32,7 @@ enum { PG_PUBLISHINGS_MAX = 256, PG_TABLES = 2, PG_KEYS = 6, PG_TX_MAX = 2048, P
 
 enum pg_tx_state { TX_ACTIVE, TX_RECORDED, TX_VISIBLE, TX_ABORTED }; /* RECORDED: the commit record is written, and nobody sees it yet */
 enum pg_kind { K_INSERT, K_UPDATE, K_UPDATE_T, K_MOVE, K_DELETE, K_TRUNCATE, K_BEAT };
-enum pg_rec_type { REC_CHANGE, REC_COMMIT, REC_ABORT, REC_SUB_ABORT, REC_OTHER, REC_RESTART };
+enum pg_rec_type { REC_CHANGE, REC_COMMIT, REC_ABORT, REC_SUB_ABORT, REC_RESTART };
 
 struct pg_tx {
     enum pg_tx_state state;
@@ -84,7 +84,7 @@ struct pg_counts {
 struct pgmodel {
     struct tr_prng *prng;
     struct pg_counts *c;
-    bool with_async, with_hang, with_replica, with_truncate, with_unique_waits; /* of this seed */
+    bool with_async, with_hang, with_replica; /* of this seed */
     uint32_t crash_after_read; /* one time in so many the server crashes when a client has just read; 0: never */
     uint32_t stream_one_in;   /* a change of an open transaction makes the walsender stream it, one time in so many; 0: never */
     int server_version;

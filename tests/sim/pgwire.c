@@ -320,10 +320,6 @@ static void aborted(struct pg_conn *c, uint32_t rec)
     start('A', 0);
     put32((uint32_t)m->tx[pgmodel_top(m, tx)].xid);
     put32((uint32_t)m->tx[tx].xid);
-    if (m->server_version >= 160000 && false) { /* 25 bytes only with streaming 'parallel' */
-        put64(0);
-        put64(0);
-    }
     send_out(c);
     m->c->streamed_aborted++;
 }

@@ -36,16 +36,7 @@ static int begin_test(void **state)
 static int end_test(void **state)
 {
     struct pg_stream *s = *state;
-    tr_pg_decode_reset(s);
-    tr_pg_decode_release_output(s);
-    tr_pg_txbuf_done(&s->txbuf);
-    tr_u64map_done(&s->rels);
-    tr_schema_unref(s->beat);
-    tr_arena_done(&s->arena);
-    tr_buf_done(&s->item_buf);
-    tr_free(s->v);
-    tr_free(s->mem);
-    tr_free(s->retired);
+    tr_pg_decode_done(s);
     tr_free(s);
     return 0;
 }

@@ -232,17 +232,14 @@ static void state_put(struct tr_mem_sink *s, struct kept *k, struct tr_slice key
 /* All rows below its version are tombstones of it from now on. */
 static void truncate_state(struct tr_mem_sink *s, struct kept *k)
 {
-    struct tr_map old = s->state;
     size_t it = 0;
     struct tr_slice key;
     void *val;
-    tr_map_init(&s->state);
-    while (tr_map_next(&old, &it, &key, &val)) {
-        struct kept *was = val;
-        bool gone = was->r.table_id == k->r.table_id && (enum tr_target_variant)key.p[4] == k->r.variant && was->r.version < k->r.version;
-        TR_ASSERT(tr_map_put(&s->state, key, gone ? k : was, NULL) >= 0);
+    while (tr_map_next(&s->state, &it, &key, &val)) {
+        const struct kept *was = val;
+        if (was->r.table_id == k->r.table_id && (enum tr_target_variant)key.p[4] == k->r.variant && was->r.version < k->r.version)
+            TR_ASSERT(tr_map_put(&s->state, key, k, NULL) == 1); /* a key that is there keeps its place */
     }
-    tr_map_done(&old);
 }
 
 static void apply_row(struct tr_mem_sink *s, const struct tr_target *t, struct tr_slice bytes)

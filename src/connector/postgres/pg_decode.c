@@ -51,6 +51,27 @@ void tr_pg_decode_reset(struct pg_stream *s)
     s->described = tr_schema_unref(s->described);
 }
 
+void tr_pg_decode_done(struct pg_stream *s)
+{
+    tr_pg_decode_reset(s);
+    tr_pg_decode_release_output(s);
+    tr_pg_txbuf_done(&s->txbuf);
+    size_t it = 0;
+    uint64_t oid, v;
+    while (tr_u64map_next(&s->rels, &it, &oid, &v)) {
+        struct pg_rel *r = (struct pg_rel *)(uintptr_t)v;
+        tr_schema_unref(r->schema);
+        tr_free(r);
+    }
+    tr_u64map_done(&s->rels);
+    tr_schema_unref(s->beat);
+    tr_arena_done(&s->arena);
+    tr_buf_done(&s->item_buf);
+    tr_free(s->v);
+    tr_free(s->mem);
+    tr_free(s->retired);
+}
+
 static int nomem(struct tr_err *err)
 {
     return tr_err_set(err, TR_FATAL, TR_DOM_SOURCE, "no memory while decoding the replication stream");

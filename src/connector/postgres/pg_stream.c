@@ -307,7 +307,8 @@ static int side_prepare(struct pg_stream *s, struct tr_err *err)
     return TR_OK;
 }
 
-static int side_prepared(struct pg_stream *s, struct tr_err *err)
+/* The answer to what was sent last; the NULL that ends it is still to be taken. AGAIN: it is not here yet. */
+static int side_result(struct pg_stream *s, PGresult **ret, struct tr_err *err)
 {
     if (PQflush(s->side.pg) < 0 || !PQconsumeInput(s->side.pg)) {
         tr_pg_error(&s->side, NULL, "describing a table", err);
@@ -315,7 +316,16 @@ static int side_prepared(struct pg_stream *s, struct tr_err *err)
     }
     if (PQisBusy(s->side.pg))
         return TR_AGAIN;
-    PGresult *r = PQgetResult(s->side.pg), *end;
+    *ret = PQgetResult(s->side.pg);
+    return TR_OK;
+}
+
+static int side_prepared(struct pg_stream *s, struct tr_err *err)
+{
+    PGresult *r = NULL, *end;
+    int rc = side_result(s, &r, err);
+    if (rc < 0)
+        return rc;
     bool ok = PQresultStatus(r) == PGRES_COMMAND_OK;
     if (!ok)
         tr_pg_error(&s->side, r, "describing a table", err);
@@ -328,14 +338,10 @@ static int side_prepared(struct pg_stream *s, struct tr_err *err)
 
 static int side_answer(struct pg_stream *s, struct tr_err *err)
 {
-    if (PQflush(s->side.pg) < 0 || !PQconsumeInput(s->side.pg)) {
-        tr_pg_error(&s->side, NULL, "describing a table", err);
-        return side_lost(s, err);
-    }
-    if (PQisBusy(s->side.pg))
-        return TR_AGAIN;
-    PGresult *r = PQgetResult(s->side.pg), *end;
-    int rc = TR_OK;
+    PGresult *r = NULL, *end;
+    int rc = side_result(s, &r, err);
+    if (rc < 0)
+        return rc;
     if (PQresultStatus(r) != PGRES_TUPLES_OK) {
         tr_pg_error(&s->side, r, "describing a table", err);
         rc = TR_RETRY;
@@ -730,25 +736,9 @@ static void source_close(struct tr_source *src, int64_t deadline_ns)
         PQputCopyEnd(s->conn.pg, NULL);
         PQflush(s->conn.pg);
     }
-    tr_pg_decode_reset(s);
-    tr_pg_decode_release_output(s);
+    tr_pg_decode_done(s);
     tr_pgconn_done(&s->conn);
     tr_pgconn_done(&s->side);
-    tr_pg_txbuf_done(&s->txbuf);
-    size_t it = 0;
-    uint64_t oid, v;
-    while (tr_u64map_next(&s->rels, &it, &oid, &v)) {
-        struct pg_rel *r = (struct pg_rel *)(uintptr_t)v;
-        tr_schema_unref(r->schema);
-        tr_free(r);
-    }
-    tr_u64map_done(&s->rels);
-    tr_schema_unref(s->beat);
-    tr_arena_done(&s->arena);
-    tr_buf_done(&s->item_buf);
-    tr_free(s->v);
-    tr_free(s->mem);
-    tr_free(s->retired);
     tr_mutex_done(&s->lock);
     tr_free(s);
 }

@@ -104,5 +104,6 @@ int tr_pg_decode_item(struct pg_stream *s, struct tr_err *err);
 int tr_pg_decode_replay(struct pg_stream *s, struct tr_err *err);
 void tr_pg_decode_reset(struct pg_stream *s);        /* the connection was lost */
 int tr_pg_decode_release_output(struct pg_stream *s); /* NOMEM */
+void tr_pg_decode_done(struct pg_stream *s);         /* all that decoding holds; s itself, its connections and lock are the caller's */
 
 #endif

@@ -69,7 +69,6 @@ _Static_assert(sizeof(struct held) <= sizeof(struct tr_mutex), "a lock of the si
 static struct fiber fibers[FIBERS_MAX];
 static uint32_t n_fibers;
 static struct fiber *running;
-static struct fiber *dead; /* has just ended: its place is free once another one runs */
 static struct tr_prng prng;
 static struct tr_sched_options opt;
 static struct tr_clock_sim sim_clock;
@@ -167,7 +166,6 @@ switch_to(struct fiber *to)
 #ifdef WITH_ASAN
 	__sanitizer_finish_switch_fiber(running->fake, NULL, NULL);
 #endif
-	dead = NULL;
 }
 
 /* Until `on` is announced, one of the waits is ready, or the deadline. True: the latter. */
@@ -318,12 +316,10 @@ fiber_main(void)
 		}
 	}
 #endif
-	dead = NULL;
 	t->fn(t->arg);
 	t->fiber = NULL;
 	announce(t, true);
 	self->state = FREE;
-	dead = self;
 	switch_to(pick());
 	TR_UNREACHABLE();
 }
@@ -334,7 +330,7 @@ free_place(void)
 	struct fiber *f = NULL;
 
 	for (uint32_t i = 1; i < n_fibers && !f; i++)
-		if (fibers[i].state == FREE && &fibers[i] != dead)
+		if (fibers[i].state == FREE)
 			f = &fibers[i];
 	if (!f && n_fibers < FIBERS_MAX)
 		f = &fibers[n_fibers++];
