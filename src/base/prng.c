@@ -42,15 +42,16 @@ tr_prng_u64(struct tr_prng *r)
 uint64_t
 tr_prng_below(struct tr_prng *r, uint64_t n)
 {
-	uint64_t x, floor;
+	unsigned __int128 x;
 
 	TR_ASSERT(n > 0);
-	/* 2^64 mod n values at the low end would make the small results likelier: draw again */
-	floor = (0 - n) % n;
-	do
-		x = tr_prng_u64(r);
-	while (x < floor);
-	return x % n;
+	/* The high half of x * n. 2^64 mod n values of the low half would make some results likelier: draw again. Only a low half below n can be one of
+	 * them, so that the division is rarely needed. */
+	x = (unsigned __int128)tr_prng_u64(r) * n;
+	if ((uint64_t)x < n)
+		for (uint64_t floor = (0 - n) % n; (uint64_t)x < floor;)
+			x = (unsigned __int128)tr_prng_u64(r) * n;
+	return (uint64_t)(x >> 64);
 }
 
 int64_t

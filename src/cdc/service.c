@@ -574,7 +574,7 @@ int tr_service_new(const struct tr_service_config *cfg, struct tr_service **ret,
 
 int tr_service_start(struct tr_service *s, struct tr_err *err)
 {
-    int rc = TR_OK;
+    int rc = tr_service_set_back(s, err);
     for (uint32_t i = 0; i < s->n_units && rc >= 0; i++)
         rc = tr_thread_start(&s->units[i].thread, i ? "tr-apply" : "tr-capture", run_unit, &s->units[i], err);
     if (rc >= 0)

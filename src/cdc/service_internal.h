@@ -1,4 +1,4 @@
-/* service_internal.h: shared by service.c (life), service_watch.c (what the house looks at) and service_status.c (what it shows of itself). */
+/* service_internal.h: shared by service.c (life), service_setback.c (a log that lost its end), service_watch.c (what the house looks at) and service_status.c (what it shows of itself). */
 #ifndef TR_SERVICE_INTERNAL_H
 #define TR_SERVICE_INTERNAL_H
 
@@ -62,6 +62,9 @@ struct tr_service {
 /* service_watch.c: metrics, and one round of looking. Lag and headroom raise their alarms there. */
 int tr_service_watch_init(struct tr_service *s, struct tr_err *err);
 void tr_service_watch(struct tr_service *s);
+
+/* service_setback.c: before anything is appended. */
+int tr_service_set_back(struct tr_service *s, struct tr_err *err);
 
 /* service_status.c. Both under the lock. */
 /* End-to-end lag now: what the last heartbeat measured, and at least the time since one should have come through. */

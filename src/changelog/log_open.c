@@ -425,7 +425,7 @@ static int learn_sealed(struct tr_logpart *p, struct tr_err *err)
 
 int tr_logpart_open(struct tr_logpart *p, struct tr_err *err)
 {
-    struct recovery r = {.p = p};
+    struct recovery r = {.p = p, .names_changed = true}; /* by a process that may have ended before it synced them */
     struct tr_logindex x = {0};
     struct tr_err none;
     if (!err)

@@ -639,7 +639,7 @@ static int offset_commit(struct tr_control *c, const struct tr_ctl_offset *v, st
     if (rc < 0 || (rc = begin(s, WRITE_LEASED, err)) < 0)
         return rc;
     struct offset *o = offset_find(&s->s, v->sink, v->partition);
-    if (o && v->offset < o->offset)
+    if (o && v->offset < o->offset && !v->set_back)
         return finish(s, tr_control_went_back(v, o->offset, err));
     if (grow(&s->s.sink_table, (size_t)v->n_tables + 1, sizeof(struct sink_table)) < 0 || (!o && !(o = PUSH(&s->s, offset))))
         return finish(s, nomem(err));

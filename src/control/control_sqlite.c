@@ -652,7 +652,7 @@ static int offset_commit(struct tr_control *c, const struct tr_ctl_offset *v, st
     if (rc < 0 || (rc = begin(s, WRITE_LEASED, err)) < 0)
         return rc;
     rc = read_offset(s, v->sink, v->partition, &stored, err);
-    if (rc > 0 && v->offset < stored)
+    if (rc > 0 && v->offset < stored && !v->set_back)
         rc = tr_control_went_back(v, stored, err);
     if (rc >= 0)
         rc = run(s, err, S_OFFSET_PUT, "siii", v->sink, (uint64_t)v->partition, v->offset, (uint64_t)tr_wall_us());

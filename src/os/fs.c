@@ -206,6 +206,22 @@ sync_parent(struct tr_fs *fs, const char *path, struct tr_err *err)
 	return rc;
 }
 
+/* Also of one that was there: whoever made it may have ended before the name was durable. But not every directory above ours is one that we may open. */
+static int
+sync_made(struct tr_fs *fs, const char *path, bool ours, struct tr_err *err)
+{
+	struct tr_err why = { 0 };
+	int rc = sync_parent(fs, path, &why);
+	int code = why.domain == TR_DOM_SYS ? (int)why.code : 0;
+	bool no_say = code == EACCES || code == EPERM || code == EROFS || code == EINVAL || code == EOPNOTSUPP || code == ENOSYS;
+
+	if (rc == TR_OK || (!ours && no_say))
+		return TR_OK;
+	if (err)
+		*err = why;
+	return rc;
+}
+
 int
 tr_fs_mkdir_p(struct tr_fs *fs, const char *path, struct tr_err *err)
 {
@@ -222,8 +238,8 @@ tr_fs_mkdir_p(struct tr_fs *fs, const char *path, struct tr_err *err)
 			continue;
 		s[i] = '\0';
 		raw = s[i - 1] == '/' ? -EEXIST : fs->ops->mkdir(fs, s);
-		if (raw == 0)
-			rc = sync_parent(fs, s, err);
+		if (raw == 0 || (raw == -EEXIST && s[i - 1] != '/'))
+			rc = sync_made(fs, s, raw == 0, err);
 		else if (raw != -EEXIST)
 			rc = failed(err, raw, "make directory", s);
 		s[i] = c;

@@ -120,7 +120,8 @@ struct tr_ctl_sink_table {
 struct tr_ctl_offset {         /* one commit of a sink */
     const char *sink;
     uint32_t partition;
-    uint64_t offset;           /* next offset to apply; never goes back except by reset */
+    uint64_t offset;           /* next offset to apply; below what is committed already: refused */
+    bool set_back;             /* unless the log itself has lost what it held */
     const struct tr_ctl_sink_table *tables; /* rows to put in the same transaction */
     uint32_t n_tables;
 };

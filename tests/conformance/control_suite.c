@@ -382,6 +382,14 @@ sinks(struct bed *b)
 	v = (struct tr_ctl_offset){ .sink = "b", .partition = 1, .offset = 9, .tables = t, .n_tables = 1 };
 	t[0].state = TR_ST_GAPPED;
 	assert_int_equal(o->offset_commit(b->c, &v, &err), TR_REJECT); /* with all it carries */
+	v.set_back = true;
+	OK(o->offset_commit(b->c, &v, &err));
+	OK(o->offset_get(b->c, "b", 1, &off, &err));
+	assert_int_equal(off, 9);
+	t[0].state = TR_ST_LIVE;
+	v = (struct tr_ctl_offset){ .sink = "b", .partition = 1, .offset = 10, .tables = t, .n_tables = 1 };
+	OK(o->offset_commit(b->c, &v, &err));
+	t[0].state = TR_ST_GAPPED;
 	bed_reopen(b);
 	o = b->c->ops;
 	assert_int_equal(o->offset_get(b->c, "b", 1, &off, &err), 0);

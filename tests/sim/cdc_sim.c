@@ -238,8 +238,8 @@ static void child(const struct args *a, int slot)
         uint64_t seed = atomic_fetch_add(&sim_shared->next, 1);
         if (seed >= a->from + a->seeds || atomic_load(&sim_shared->failed))
             break;
-        sim_w.seed = seed;
-            run_seed(seed, a->steps, a->without);
+        sim_shared->under_way[slot] = sim_w.seed = seed;
+        run_seed(seed, a->steps, a->without);
     }
     _exit(0);
 }
@@ -283,8 +283,8 @@ static bool run_all(const struct args *a)
         pids[slot] = 0;
         alive--;
         if (!(WIFEXITED(status) && WEXITSTATUS(status) == 0) && !atomic_exchange(&sim_shared->failed, true)) {
-            sim_shared->failed_seed = sim_shared->counts[slot].seeds; /* not known exactly: an assertion of tailrace itself */
-            snprintf(sim_shared->failure, sizeof sim_shared->failure, "the process died (status 0x%x); run its seeds one by one", status);
+            sim_shared->failed_seed = sim_shared->under_way[slot]; /* an assertion of tailrace itself */
+            snprintf(sim_shared->failure, sizeof sim_shared->failure, "the process died (status 0x%x)", status);
         }
     }
     return !atomic_load(&sim_shared->failed);

@@ -38,6 +38,7 @@ struct shared {
     _Atomic bool failed;
     uint64_t failed_seed;
     char failure[FAILURE_CHARS];
+    uint64_t under_way[16]; /* the seed of each process */
     struct counts counts[16];
 };
 

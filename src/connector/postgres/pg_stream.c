@@ -418,10 +418,16 @@ static void be64(uint8_t *p, uint64_t v)
     memcpy(p, &v, 8);
 }
 
+/* A connection that was found broken is gone until the next poll deals with it. */
+static bool can_send(const struct pg_stream *s)
+{
+    return s->state == PG_STREAMING && s->conn.pg;
+}
+
 /* Under s->lock. */
 static int feedback(struct pg_stream *s, int64_t now_ns, bool force, struct tr_err *err)
 {
-    if (s->state != PG_STREAMING)
+    if (!can_send(s))
         return TR_OK;
     uint64_t confirmed = TR_MAX(s->from, atomic_load(&s->confirmed));
     int64_t since = now_ns - s->last_feedback_ns;
@@ -715,7 +721,7 @@ static int source_commit(struct tr_source *src, const struct tr_watermark *v, si
         return TR_OK;
     tr_mutex_lock(&s->lock);
     int rc = feedback(s, tr_now_ns(), true, err);
-    while (rc == TR_OK && s->state == PG_STREAMING) {
+    while (rc == TR_OK && can_send(s)) {
         int f = PQflush(s->conn.pg);
         if (f == 0)
             break;
@@ -732,7 +738,7 @@ static void source_close(struct tr_source *src, int64_t deadline_ns)
 {
     (void)deadline_ns;
     struct pg_stream *s = of_source(src);
-    if (s->conn.pg && s->state == PG_STREAMING) {
+    if (can_send(s)) {
         PQputCopyEnd(s->conn.pg, NULL);
         PQflush(s->conn.pg);
     }

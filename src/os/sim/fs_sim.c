@@ -548,10 +548,9 @@ do_mkdir(struct sim *s, const char *path, const char *unused, void *ctx)
 	rc = parent_exists(s, path);
 	if (rc < 0)
 		return rc;
-	if (tr_map_put(&s->live, tr_slice_str(path), &a_directory, NULL) < 0 ||
-	    tr_map_put(&s->durable, tr_slice_str(path), &a_directory, NULL) < 0)
+	if (tr_map_put(&s->live, tr_slice_str(path), &a_directory, NULL) < 0)
 		return -ENOMEM;
-	return 0;
+	return remember_dir(s, NULL, path, &a_directory);
 }
 
 static int
@@ -776,6 +775,26 @@ named_somewhere(const struct sim *s, const struct inode *i)
 	return false;
 }
 
+/* A path whose directory is lost, or NULL. */
+static char *
+find_orphan(const struct sim *s)
+{
+	struct tr_slice key;
+	size_t it = 0;
+
+	while (tr_map_next(&s->durable, &it, &key, NULL)) {
+		char *dir = dir_of((const char *)key.p);
+		bool held;
+
+		TR_ASSERT(dir != NULL);
+		held = look(&s->durable, dir) == &a_directory;
+		tr_free(dir);
+		if (!held)
+			return tr_strdup((const char *)key.p);
+	}
+	return NULL;
+}
+
 void
 tr_fs_sim_crash(struct tr_fs *fs)
 {
@@ -783,11 +802,16 @@ tr_fs_sim_crash(struct tr_fs *fs)
 	struct tr_slice key;
 	size_t it = 0;
 	void *v;
+	char *orphan;
 
 	tr_mutex_lock(&s->lock);
 	s->crashes++;
 	TR_LIST_EACH(d, &s->dir_changes)
 		dir_change_end(s, tr_container_of(d, struct dir_change, link), tr_prng_chance(&s->prng, 1, 2) ? KEPT : LOST);
+	while ((orphan = find_orphan(s)) != NULL) {
+		tr_map_del(&s->durable, tr_slice_str(orphan), NULL);
+		tr_free(orphan);
+	}
 	tr_map_clear(&s->live);
 	while (tr_map_next(&s->durable, &it, &key, &v))
 		TR_ASSERT(tr_map_put(&s->live, key, v, NULL) >= 0);

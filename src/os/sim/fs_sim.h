@@ -10,8 +10,8 @@
  * 512-byte sectors and each piece is kept (1/2), lost (1/4), torn: only a first part of it is kept (1/8), or garbled: its bytes
  * are random (1/8). Bytes outside unsynced writes never change, not even within the same sector: like SQLite's
  * powersafe-overwrite, and unlike a disk that fails. A file that a kept piece lies beyond the end of grows, with zeros
- * between. Of the directory changes since the directory's last sync (create, rename, unlink) each is kept or lost by itself;
- * a rename is never half done, and a file made anew under a name whose removal was lost is lost with it. Directories made by tr_fs_mkdir_p are durable, as on the real one.
+ * between. Of the directory changes since the directory's last sync (create, mkdir, rename, unlink) each is kept or lost by itself;
+ * a rename is never half done, a file made anew under a name whose removal was lost is lost with it, and so is what lies in a directory that is.
  * After a crash every open file answers EIO and can only be closed; locks are gone.
  */
 #ifndef TR_FS_SIM_H

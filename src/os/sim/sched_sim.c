@@ -31,13 +31,16 @@ enum { STACK = 512 << 10, FIBERS_MAX = 256 };
 
 enum fiber_state { FREE, READY, BLOCKED };
 
-struct fiber {
-	ucontext_t ctx;          /* its beginning; what comes later is in `at`: switching contexts costs two system calls, jumping none */
+/* Where a fiber goes on; apart from what the scheduler looks through at each step. */
+struct place {
+	ucontext_t ctx; /* its beginning; what comes later is in `at`: switching contexts costs two system calls, jumping none */
 	jmp_buf at;
+};
+
+struct fiber {
 	bool begun;
 	void *stack;             /* kept for the next thread in this place */
 	enum fiber_state state;
-	const void *on;          /* mutex, condition, waker or thread; NULL: only time */
 	const char *what;
 	const struct tr_wait *waits;
 	size_t n_waits;
@@ -67,12 +70,21 @@ struct held {
 _Static_assert(sizeof(struct held) <= sizeof(struct tr_mutex), "a lock of the simulation fits into a tr_mutex");
 
 static struct fiber fibers[FIBERS_MAX];
+static struct place places[FIBERS_MAX]; /* of the fiber in the same place */
+/* What it waits for: mutex, condition, waker or thread. NULL: only time, or nothing. Apart, because every unlock looks through them. */
+static const void *waits_for[FIBERS_MAX];
 static uint32_t n_fibers;
 static struct fiber *running;
 static struct tr_prng prng;
 static struct tr_sched_options opt;
 static struct tr_clock_sim sim_clock;
 static uint64_t life = 1, switches;
+
+static struct place *
+place_of(const struct fiber *f)
+{
+	return &places[f - fibers];
+}
 
 static bool
 chance(uint32_t one_in)
@@ -87,9 +99,16 @@ make_ready(struct fiber *f, bool by_time)
 {
 	f->state = READY;
 	f->by_time = by_time;
-	f->on = NULL;
+	waits_for[f - fibers] = NULL;
 	f->waits = NULL;
 	f->n_waits = 0;
+}
+
+static void
+set_free(struct fiber *f)
+{
+	f->state = FREE;
+	waits_for[f - fibers] = NULL;
 }
 
 static bool
@@ -157,11 +176,11 @@ switch_to(struct fiber *to)
 #ifdef WITH_ASAN
 	__sanitizer_start_switch_fiber(from->state == FREE ? NULL : &from->fake, to->bottom, to->size);
 #endif
-	if (_setjmp(from->at) == 0) {
+	if (_setjmp(place_of(from)->at) == 0) {
 		if (to->begun)
-			_longjmp(to->at, 1);
+			_longjmp(place_of(to)->at, 1);
 		to->begun = true;
-		setcontext(&to->ctx);
+		setcontext(&place_of(to)->ctx);
 	}
 #ifdef WITH_ASAN
 	__sanitizer_finish_switch_fiber(running->fake, NULL, NULL);
@@ -175,7 +194,7 @@ block(const void *on, const char *what, const struct tr_wait *v, size_t n, int64
 	struct fiber *f = running;
 
 	f->state = BLOCKED;
-	f->on = on;
+	waits_for[f - fibers] = on;
 	f->what = what;
 	f->waits = v;
 	f->n_waits = n;
@@ -191,7 +210,7 @@ announce(const void *on, bool all)
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < n_fibers; i++)
-		if (fibers[i].state == BLOCKED && fibers[i].on == on)
+		if (waits_for[i] == on)
 			waiting[n++] = &fibers[i];
 	if (n && !all) {
 		make_ready(waiting[tr_prng_below(&prng, n)], false);
@@ -253,7 +272,7 @@ tr_sched_start(const struct tr_sched_options *o)
 	switches = 0;
 	n_fibers = TR_MAX(n_fibers, 1u);
 	for (uint32_t i = 0; i < n_fibers; i++)
-		fibers[i].state = FREE;
+		set_free(&fibers[i]);
 	running = &fibers[0];
 	running->state = READY;
 	running->begun = true;
@@ -264,7 +283,7 @@ void
 tr_sched_crash(void)
 {
 	for (uint32_t i = 1; i < n_fibers; i++)
-		fibers[i].state = FREE;
+		set_free(&fibers[i]);
 	life++;
 	if (running == &fibers[0])
 		return;
@@ -347,6 +366,7 @@ tr_thread_start(struct tr_thread **ret, const char *name, tr_thread_fn fn, void 
 {
 	struct tr_thread *t = calloc(1, sizeof *t);
 	struct fiber *f = free_place();
+	ucontext_t *ctx = &place_of(f)->ctx;
 
 	(void)err;
 	TR_ASSERT(t != NULL);
@@ -354,10 +374,10 @@ tr_thread_start(struct tr_thread **ret, const char *name, tr_thread_fn fn, void 
 	t->arg = arg;
 	memcpy(t->name, name, strnlen(name, sizeof t->name - 1));
 	t->fiber = f;
-	getcontext(&f->ctx);
-	f->ctx.uc_stack.ss_sp = f->stack;
-	f->ctx.uc_stack.ss_size = STACK;
-	f->ctx.uc_link = NULL;
+	getcontext(ctx);
+	ctx->uc_stack.ss_sp = f->stack;
+	ctx->uc_stack.ss_size = STACK;
+	ctx->uc_link = NULL;
 	f->thread = t;
 	f->deadline_ns = INT64_MAX;
 #ifdef WITH_ASAN
@@ -367,7 +387,7 @@ tr_thread_start(struct tr_thread **ret, const char *name, tr_thread_fn fn, void 
 	f->size = STACK;
 #endif
 	f->begun = false;
-	makecontext(&f->ctx, fiber_main, 0);
+	makecontext(ctx, fiber_main, 0);
 	make_ready(f, false);
 	*ret = t;
 	tr_sched_yield();
