@@ -212,12 +212,17 @@ static void see(void *arg, struct tr_slice key, uint64_t version, bool deleted, 
 static bool may_differ(const struct states *s, int sink)
 {
     uint64_t offset = 0;
-    bool joined = false;
     if (sim_w.on[F_refuse]) /* a pause is recorded a little later than it begins */
         return true;
+    sim_note_joins(s, sink);
+    return sim_w.control->ops->offset_get(sim_w.control, sink ? "two" : "one", 0, &offset, NULL) < 0 || offset < sim_w.behind_until[sink];
+}
+
+void sim_note_joins(const struct states *s, int sink)
+{
     for (uint32_t t = 0; t < PG_TABLES; t++)
-        joined |= s->sink[sink][t] == TR_ST_LIVE && !sim_w.was_live[sink][t];
-    return joined && (sim_w.control->ops->offset_get(sim_w.control, sink ? "two" : "one", 0, &offset, NULL) < 0 || offset < sim_w.log_at_start);
+        if (s->sink[sink][t] == TR_ST_LIVE && !sim_w.was_live[sink][t])
+            sim_w.behind_until[sink] = TR_MAX(sim_w.behind_until[sink], sim_w.log_at_start);
 }
 
 static bool was_once(const uint64_t *hash, const bool *live)
