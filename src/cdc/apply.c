@@ -211,6 +211,7 @@ static int load(struct tr_apply_run *ap, struct tr_err *err)
     if (rc >= 0 && ap->start_offset > st.durable_offset) /* service_setback.c leaves none of these */
         rc = tr_err_set(err, TR_FATAL, TR_DOM_CDC, "sink %s is at offset %" PRIu64 ", but the log ends at %" PRIu64, ap->cfg.name, ap->start_offset, st.durable_offset);
     ap->pending = ap->recorded = ap->start_offset;
+    ap->again_until = rc >= 0 && !fresh ? st.durable_offset : 0;
     return rc;
 }
 

@@ -372,10 +372,11 @@ static int row(struct apply_chain *h, const struct tr_payloads *in, const struct
 /* ---- joining ---- */
 
 /* A shadow holds what the table was only from its snapshot's end on: before, rows are in it that were read later, and key updates that the main
- * lane, which may have begun behind the catch-up, would put without their FILL. */
+ * lane, which may have begun behind the catch-up, would put without their FILL. And only where a process before this one cannot have applied more, to
+ * this table or to those that it is to be consistent with. */
 static bool may_join(const struct apply_chain *h, const struct ap_catchup *c)
 {
-    if (!c || c->finished || c->phase != 1)
+    if (!c || c->finished || c->phase != 1 || h->main_next < h->ap->again_until)
         return false;
     if (c->relive)
         return true;

@@ -112,6 +112,7 @@ struct tr_apply_run {
 
     /* controller */
     uint64_t start_offset;        /* next offset to apply, as of the control store at start */
+    uint64_t again_until;         /* below it a process before this one may have applied more than it recorded */
     uint64_t pending, recorded;   /* next offset: watermark, control store */
     int64_t last_record_ns;
     struct tr_err record_trouble; /* why the last attempt to record failed; rc 0: it did not */

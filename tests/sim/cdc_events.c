@@ -49,17 +49,23 @@ static void client_op(void)
     if (kind == K_TRUNCATE && (!sim_w.on[F_truncate] || sim_below(4)))
         kind = K_INSERT;
     uint32_t table = (uint32_t)sim_below(PG_TABLES);
+    bool same_key = false, collides = false;
     if (sim_w.straddles && sim_chance(3, 4)) {
         bool old = tx == sim_w.open[0];
         table = PG_TABLES - 1;
         kind = !old ? (sim_chance(3, 4) ? K_UPDATE_T : K_INSERT) : pgmodel_publishes(&sim_w.pg, table) ? K_DELETE : K_UPDATE_T;
+        same_key = sim_chance(1, 2);
+        /* its record lies before the publication, and it waits for the old transaction, whose DELETE comes behind it */
+        collides = same_key && !old && !pgmodel_publishes(&sim_w.pg, table);
+        if (collides)
+            kind = K_INSERT;
     }
-    uint32_t a = 1 + (uint32_t)sim_below(PG_KEYS), b = 1 + (uint32_t)sim_below(PG_KEYS);
-    for (int i = 0; i < PG_KEYS && key_there(table, a) == (kind == K_INSERT); i++)
+    uint32_t a = same_key ? 1 : 1 + (uint32_t)sim_below(PG_KEYS), b = 1 + (uint32_t)sim_below(PG_KEYS);
+    for (int i = 0; !collides && i < PG_KEYS && key_there(table, a) == (kind == K_INSERT); i++)
         a = a % PG_KEYS + 1;
     for (int i = 0; kind == K_MOVE && i < PG_KEYS && (b == a || key_there(table, b)); i++)
         b = b % PG_KEYS + 1;
-    bool did = pgmodel_op(&sim_w.pg, tx, kind, table, a, b, sim_w.on[F_unique_waits] && sim_chance(1, 3));
+    bool did = pgmodel_op(&sim_w.pg, tx, kind, table, a, b, collides || (sim_w.on[F_unique_waits] && sim_chance(1, 3)));
     if (did)
         sim_w.pg.tx[tx].ops++;
     sim_trace("T%d %s t%u %u%s%u%s", tx, (const char *[]){"INSERT", "UPDATE", "UPDATE t", "MOVE", "DELETE", "TRUNCATE", "BEAT"}[kind], table, a, kind == K_MOVE ? " to " : " (", b,

@@ -207,24 +207,6 @@ static void see(void *arg, struct tr_slice key, uint64_t version, bool deleted, 
     s->rows[k] = (struct pg_row){true, number(row->v[1]), number(row->v[2])};
 }
 
-/* After a crash the main lane reads again what the tables that were live then have already: one that joins meanwhile is behind them until that is
- * over (docs/guarantees.md). */
-static bool may_differ(const struct states *s, int sink)
-{
-    uint64_t offset = 0;
-    if (sim_w.on[F_refuse]) /* a pause is recorded a little later than it begins */
-        return true;
-    sim_note_joins(s, sink);
-    return sim_w.control->ops->offset_get(sim_w.control, sink ? "two" : "one", 0, &offset, NULL) < 0 || offset < sim_w.behind_until[sink];
-}
-
-void sim_note_joins(const struct states *s, int sink)
-{
-    for (uint32_t t = 0; t < PG_TABLES; t++)
-        if (s->sink[sink][t] == TR_ST_LIVE && !sim_w.was_live[sink][t])
-            sim_w.behind_until[sink] = TR_MAX(sim_w.behind_until[sink], sim_w.log_at_start);
-}
-
 static bool was_once(const uint64_t *hash, const bool *live)
 {
     for (uint32_t i = sim_w.n_history; i-- > 0;) {
@@ -273,7 +255,7 @@ void sim_look_at_mirrors(void)
         sim_w.c->looks++;
         sim_follow(); /* after the look, during which more may have been committed, and have arrived */
         bool was = was_once(hash, live);
-        if (!was && may_differ(&s, k)) {
+        if (!was && sim_w.on[F_refuse]) { /* a pause is recorded a little later than it begins */
             was = true;
             for (uint32_t t = 0; t < PG_TABLES; t++) {
                 bool alone[PG_TABLES] = {false};

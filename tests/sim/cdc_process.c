@@ -40,16 +40,6 @@ static int serve(struct tr_err *err)
     int rc = tr_log_embedded_open(&lo, &sim_w.log, err);
     if (rc < 0)
         return rc;
-    struct tr_log_stats stats;
-    struct states states;
-    TR_ASSERT(sim_w.log->ops->stats(sim_w.log, 0, &stats, err) >= 0);
-    sim_look_at_states(&states);
-    for (int k = 0; k < SINKS; k++) {
-        sim_note_joins(&states, k); /* of the life before */
-        for (int t = 0; t < PG_TABLES; t++)
-            sim_w.was_live[k][t] = states.sink[k][t] == TR_ST_LIVE;
-    }
-    sim_w.log_at_start = stats.durable_offset;
     rc = sim_w.control->ops->lease_take(sim_w.control, TR_SERVICE_LEASE, "this state directory", TR_SERVICE_LEASE_TTL_MS, &token, err);
     for (int i = 0; i < SINKS; i++) {
         sinks[i] = (struct tr_service_sink){

@@ -74,9 +74,6 @@ struct world {
     struct tr_service *service;
     struct tr_log *log;
     struct tr_err end;
-    uint64_t log_at_start;
-    bool was_live[SINKS][PG_TABLES];
-    uint64_t behind_until[SINKS]; /* a table that joined after a crash may be behind the others until the sink has come so far */
     bool ended;
     /* the source's past, as the log must have it */
     struct history history[HISTORY_MAX];
@@ -108,7 +105,6 @@ uint64_t sim_below(uint64_t n);
 bool sim_chance(uint64_t num, uint64_t den);
 void sim_dump(void); /* for --trace: the WAL, the log, the mirrors */
 void sim_look_at_states(struct states *ret); /* as the control store has them */
-void sim_note_joins(const struct states *s, int sink); /* that happened in the life that log_at_start and was_live are of */
 const char *sim_some_point(void); /* a fault point */
 void sim_start_process(void);
 void sim_kill_process(void);
