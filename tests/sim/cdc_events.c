@@ -66,8 +66,6 @@ static void client_op(void)
     for (int i = 0; kind == K_MOVE && i < PG_KEYS && (b == a || key_there(table, b)); i++)
         b = b % PG_KEYS + 1;
     bool did = pgmodel_op(&sim_w.pg, tx, kind, table, a, b, collides || (sim_w.on[F_unique_waits] && sim_chance(1, 3)));
-    if (did)
-        sim_w.pg.tx[tx].ops++;
     sim_trace("T%d %s t%u %u%s%u%s", tx, (const char *[]){"INSERT", "UPDATE", "UPDATE t", "MOVE", "DELETE", "TRUNCATE", "BEAT"}[kind], table, a, kind == K_MOVE ? " to " : " (", b,
           did ? (kind == K_MOVE ? "" : ")") : " not now");
 }
@@ -270,7 +268,7 @@ void sim_step(void)
         sink_fault();
         break;
     case A_DISK:
-        sim_w.c->disk_full++;
+        sim_w.c->disk_faults++;
         tr_fs_sim_fail_nth(sim_w.fs, 1 + sim_below(20), sim_chance(1, 2) ? ENOSPC : EIO);
         break;
     case A_RESNAPSHOT:

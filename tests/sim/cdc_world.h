@@ -22,7 +22,7 @@ struct tr_thread;
 enum { SINKS = 2, OPEN_TX_MAX = 4, HISTORY_MAX = 4096, FAILURE_CHARS = 1024 };
 
 /* What happened, over all seeds; printed. */
-#define EVENTS(X) X(starts) X(kills) X(power_failures) X(killed_at_points) X(stops) X(disk_full) X(sink_retries) X(sink_applied_retries) X(sink_delays) X(resnapshots) X(looks) X(clock_steps) X(network_cuts) X(tables_added) X(unpublished) X(refusals) X(resumes)
+#define EVENTS(X) X(starts) X(kills) X(power_failures) X(killed_at_points) X(stops) X(disk_faults) X(sink_retries) X(sink_applied_retries) X(sink_delays) X(resnapshots) X(looks) X(clock_steps) X(network_cuts) X(tables_added) X(unpublished) X(refusals) X(resumes)
 
 struct counts {
 #define X(n) uint64_t n;
