@@ -59,7 +59,6 @@ tr_wait_until 20 "[ \"\$(slot \"confirmed_flush_lsn >= '$lsn'\")\" = t ]" || tr_
 
 tr_step 'the spill file of a transaction that is streamed: the control store has room, the spill has not'
 fill "$TR_TMP/state" 3000
-load 10000 0
 tt_sql "insert into t select 10000 + g, repeat(md5(g::text), 128) from generate_series(1, 3000) g"
 lsn=$(now)
 tt_trouble capture 'spill-[0-9]+.*No space left on device'
