@@ -41,8 +41,11 @@ void tr_logwalk_step(struct tr_logwalk *w, const struct tr_logframe *f)
         uint64_t v = f->version + (op == TR_OP_UPDATE && (f->head.flags & TR_CHG_MOVED) ? 1 : 0);
         p->version = TR_MAX(p->version, v);
     }
-    if (op == TR_OP_COMMIT || op == TR_OP_SNAPSHOT_BEGIN)
+    if ((op == TR_OP_COMMIT || op == TR_OP_SNAPSHOT_BEGIN) && p->epoch != f->head.epoch) { /* positions of two epochs do not compare */
         p->epoch = f->head.epoch;
+        p->commit_lsn = 0;
+        p->any_commit = false;
+    }
     if (op == TR_OP_COMMIT) {
         p->commit_lsn = f->commit_lsn;
         p->any_commit = true;

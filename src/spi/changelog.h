@@ -41,10 +41,10 @@ struct tr_log_reader;
 
 struct tr_pos {              /* zeroed: the log is empty */
     uint64_t offset;         /* one past the last complete frame */
-    uint64_t commit_lsn;     /* of the last COMMIT frame */
+    uint64_t commit_lsn;     /* of the last COMMIT frame of this epoch */
     uint64_t version;        /* highest version given so far, both halves of a key update counted */
     uint8_t epoch;           /* of the last COMMIT or SNAPSHOT_BEGIN frame */
-    bool any_commit;
+    bool any_commit;         /* in this epoch */
 };
 
 struct tr_frame {

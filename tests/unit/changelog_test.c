@@ -66,6 +66,15 @@ test_walk(void **state)
 	assert_int_equal(w.end.commit_lsn, 800);
 	assert_int_equal(w.end.epoch, 3);
 	assert_true(w.end.any_commit);
+	step(&w, TR_OP_SNAPSHOT_BEGIN, 0, 4, 13, 0, 0); /* 800 says nothing of another epoch */
+	assert_int_equal(w.end.epoch, 4);
+	assert_false(w.end.any_commit);
+	assert_int_equal(w.end.commit_lsn, 0);
+	step(&w, TR_OP_COMMIT, 0, 4, 0, 70, 0);
+	assert_int_equal(w.end.commit_lsn, 70);
+	step(&w, TR_OP_SNAPSHOT_BEGIN, 0, 4, 13, 0, 0);
+	assert_int_equal(w.end.commit_lsn, 70);
+	step(&w, TR_OP_COMMIT, 0, 3, 0, 800, 0);
 	step(&w, TR_OP_INSERT, TR_CHG_MOVED, 3, 13, 0, 0); /* only an update can move */
 	step(&w, TR_OP_TRUNCATE, 0, 3, 14, 0, 0);
 	step(&w, TR_OP_COMMIT, 0, 3, 0, 900, 0);
@@ -75,7 +84,7 @@ test_walk(void **state)
 	step(&w, TR_OP_COMMIT, 0, 3, 0, 901, 0);
 	step(&w, TR_OP_SNAPSHOT_END, 0, 3, 700, 0, 0);
 	assert_int_equal(w.end.version, 14);
-	assert_int_equal(w.end.offset, 13);
+	assert_int_equal(w.end.offset, 17);
 }
 
 static void
