@@ -95,8 +95,29 @@ static int written_file(const char *dir)
     return fd;
 }
 
-/* In turns, so that both meet the same disk. */
-static void bench_append(struct tr_log *l, int raw, size_t bytes, uint32_t each, bool last)
+/* Until no segment is being prepared: the raw file was written before its time is taken, too. */
+static void let_prepare(const char *dir)
+{
+    char part[4096 + 16];
+    snprintf(part, sizeof part, "%s/p0000", dir);
+    for (bool busy = true; busy;) {
+        DIR *d = opendir(part);
+        busy = false;
+        for (struct dirent *e; d && (e = readdir(d));)
+            busy |= strncmp(e->d_name, "spare-", 6) == 0;
+        if (d)
+            closedir(d);
+        if (busy)
+            tr_sleep_ns(10 * TR_NS_PER_MS);
+    }
+}
+
+struct rates {
+    double bytes, raw, log;
+};
+
+/* In turns, so that both meet the same disk. rests: between the turns segments are prepared, not meanwhile. */
+static struct rates bench_append(struct tr_log *l, const char *dir, int raw, size_t bytes, uint32_t each, bool rests)
 {
     struct tr_buf b;
     tr_buf_init(&b);
@@ -105,6 +126,8 @@ static void bench_append(struct tr_log *l, int raw, size_t bytes, uint32_t each,
     off_t at = 0;
     for (int turn = 0; turn < TURNS; turn++) {
         uint32_t frames = transaction(&b, bytes, false);
+        if (rests)
+            let_prepare(dir);
         int64_t t = tr_now_ns();
         for (uint32_t i = 0; i < each; i++) {
             if (at + (off_t)b.n > SEGMENT)
@@ -123,8 +146,14 @@ static void bench_append(struct tr_log *l, int raw, size_t bytes, uint32_t each,
         }
     }
     double n = (double)each * TURNS;
-    printf("  {\"bytes\": %.0f, \"raw_per_s\": %.0f, \"log_per_s\": %.0f}%s\n", (double)n_bytes / n, n / t_raw, n / t_log, last ? "" : ",");
     tr_buf_done(&b);
+    return (struct rates){(double)n_bytes / n, n / t_raw, n / t_log};
+}
+
+static void bench_size(struct tr_log *l, const char *dir, int raw, size_t bytes, uint32_t each, bool last)
+{
+    struct rates r = bench_append(l, dir, raw, bytes, each, true), busy = bench_append(l, dir, raw, bytes, each, false);
+    printf("  {\"bytes\": %.0f, \"raw_per_s\": %.0f, \"log_per_s\": %.0f, \"busy_raw_per_s\": %.0f, \"busy_log_per_s\": %.0f}%s\n", r.bytes, r.raw, r.log, busy.raw, busy.log, last ? "" : ",");
 }
 
 static uint64_t read_files(const char *dir)
@@ -198,9 +227,9 @@ int main(int argc, char **argv)
     }
     tr_buf_done(&b);
     printf("{\"append\": [\n");
-    bench_append(l, raw, 4 << 10, 200, false);
-    bench_append(l, raw, 64 << 10, 40, false);
-    bench_append(l, raw, 1 << 20, 5, true);
+    bench_size(l, dir, raw, 4 << 10, 200, false);
+    bench_size(l, dir, raw, 64 << 10, 40, false);
+    bench_size(l, dir, raw, 1 << 20, 10, true);
     printf(" ],\n");
     bench_replay(l, argv[1]);
     l->ops->close(l);

@@ -35,7 +35,7 @@ static void load_chunk(void *arg, const struct tr_ctl_chunk *k)
     struct snap_chunk *c = k->seq == p->n_chunks ? tr_snap_add_chunk(p, k->lo, k->hi) : NULL;
     if (!c)
         return;
-    c->done = k->done;
+    c->done = k->done && k->rows; /* an empty one has left no H in the log: read again, it tells up to where it saw nothing */
     c->rows = k->rows;
     p->planned = k->hi.n == 0;
 }
