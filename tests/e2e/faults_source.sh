@@ -26,6 +26,8 @@ change() { # every kind, so that a mirror that missed it differs
 anew() { # EPOCH REASON
     tr_wait_until 30 "[ \"\$(epoch)\" = $1 ]" || tr_fail "the epoch is $(epoch), not $1"
     tt_told "WARN.*a new epoch begins, and every table is snapshotted anew: $2"
+    "$TAILRACE" status -c "$TT_YAML" >"$TR_TMP/status.log" || true
+    grep -q "^capture .*, epoch $1," "$TR_TMP/status.log" || tr_fail "status does not tell the epoch: $(cat "$TR_TMP/status.log")"
     tt_live public.t public.marker
     tt_equal public.t
     tt_well

@@ -550,7 +550,8 @@ static int slot_state(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_
         tr_parse_lsn(tr_slice_str(tr_pg_val(r, 0, 2)), &ret->confirmed, NULL);
         tr_parse_lsn(tr_slice_str(tr_pg_val(r, 0, 3)), &ret->restart, NULL);
         snprintf(ret->wal_status, sizeof ret->wal_status, "%s", tr_pg_val(r, 0, 4));
-        ret->headroom_bytes = PQgetisnull(r, 0, 5) ? INT64_MAX : atoll(tr_pg_val(r, 0, 5));
+        bool lost = !strcmp(ret->wal_status, "lost"); /* then, too, there is no safe_wal_size */
+        ret->headroom_bytes = lost ? 0 : PQgetisnull(r, 0, 5) ? INT64_MAX : atoll(tr_pg_val(r, 0, 5));
         ret->retained_bytes = atoll(tr_pg_val(r, 0, 6));
         if (!PQgetisnull(r, 0, 7))
             tr_parse_lsn(tr_slice_str(tr_pg_val(r, 0, 7)), &ret->published, NULL);
