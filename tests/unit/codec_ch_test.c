@@ -226,7 +226,7 @@ static const struct value {
     {"Date", ANY, "2149-06-06", "ffff"},
     {"Date", ANY, "2149-06-07", "!out of range"},
     {"Date", ANY, "1969-12-31", "!out of range"},
-    {"Date", ANY, "2024-02-29", "4f4d"},
+    {"Date", ANY, "2024-02-29", "464d"},
     {"Date", ANY, "2023-02-29", "!no date"},
     {"Date", ANY, "2023-13-01", "!no date"},
     {"Date", ANY, "2023-00-01", "!no date"},
