@@ -6,12 +6,13 @@
 
 #include "check.h"
 #include "cli.h"
+#include "connector_clickhouse.h"
 #include "connector_postgres.h"
 #include "connector_sqlite.h"
 #include "text.h"
 
 static const struct tr_source_type *const sources[] = {&tr_postgres_source_type};
-static const struct tr_sink_type *const sinks[] = {&tr_sqlite_sink_type, &tr_postgres_sink_type};
+static const struct tr_sink_type *const sinks[] = {&tr_sqlite_sink_type, &tr_postgres_sink_type, &tr_clickhouse_sink_type};
 
 const struct tr_registry tr_cli_registry = {sources, TR_ARRAY_LEN(sources), sinks, TR_ARRAY_LEN(sinks)};
 

@@ -179,6 +179,25 @@ int tr_ebatch_new(struct tr_shard *s, struct tr_list *items, bool tx_end, struct
     return TR_OK;
 }
 
+/* The segments may be others in length now. */
+void tr_ebatch_completed(struct tr_ebatch *b)
+{
+    uint32_t n_chunks = 0;
+    for (uint32_t i = 0; i < b->sealed.n_parts; i++)
+        n_chunks += b->parts[i].n;
+    for (uint32_t i = 0; i < n_chunks; i++) {
+        b->chunks[i].len = (uint32_t)b->chunks[i].seg->buf.n;
+        tr_seg_recharge(b->chunks[i].seg);
+    }
+    b->sealed.bytes = 0;
+    for (uint32_t i = 0; i < b->sealed.n_parts; i++) {
+        b->parts[i].bytes = 0;
+        for (uint32_t k = 0; k < b->parts[i].n; k++)
+            b->parts[i].bytes += b->parts[i].v[k].len;
+        b->sealed.bytes += b->parts[i].bytes;
+    }
+}
+
 void tr_ebatch_tokens(struct tr_ebatch *b, const char *sink)
 {
     for (uint32_t i = 0; i < b->sealed.n_parts; i++) {
@@ -196,7 +215,7 @@ void tr_ebatch_tokens(struct tr_ebatch *b, const char *sink)
                 tr_hasher_add_u64(&h, (uint64_t)m->spans[k].last);
             }
         }
-        const struct tr_chunk *v = b->sealed.parts[i].v; /* complete may have put others in place */
+        const struct tr_chunk *v = b->sealed.parts[i].v;
         for (uint32_t k = 0; k < b->sealed.parts[i].n; k++)
             tr_hasher_add(&h, v[k].seg->buf.p + v[k].off, v[k].len);
         tr_hash128_hex(tr_hasher_end128(&h), p->token);

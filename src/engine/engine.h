@@ -68,7 +68,7 @@ struct tr_msg {
     struct tr_seg *seg;
     uint32_t rows, part;   /* part: of the batch it is in */
     uint8_t flags;
-    bool dependent;        /* some row is MOVED or has an unchanged column */
+    bool dependent;        /* some row rests on what earlier batches left: MOVED, an unchanged column, TRUNCATE, a DELETE that is completed */
     struct tr_generation *generation; /* its terminal's when the chunk was begun, it.binding; NULL: a mark */
     struct tr_ackset acks;
     uint32_t n_spans, cap_spans;
@@ -97,6 +97,7 @@ struct tr_ebatch {
 };
 
 int tr_ebatch_new(struct tr_shard *s, struct tr_list *items, bool tx_end, struct tr_ebatch **ret);
+void tr_ebatch_completed(struct tr_ebatch *b);
 void tr_ebatch_tokens(struct tr_ebatch *b, const char *sink);
 int tr_ebatch_drop_part(struct tr_ebatch *b, uint32_t part); /* its rows are skipped; the rest is a new batch. NOMEM */
 void tr_ebatch_deliver(struct tr_ebatch *b);

@@ -643,7 +643,8 @@ static int put_run(struct tr_out *o, struct tr_target *t, uint32_t shard, const 
     }
     m->rows += n;
     for (uint32_t i = 0; i < n; i++) {
-        m->dependent |= (v[i].flags & (TR_CHG_MOVED | TR_CHG_UNCHANGED)) != 0;
+        m->dependent |= (v[i].flags & (TR_CHG_MOVED | TR_CHG_UNCHANGED)) != 0 || v[i].op == TR_OP_TRUNCATE ||
+                        (v[i].op == TR_OP_DELETE && (o->k->sink->caps & TR_CAP_COMPLETE_DELETES));
         o->tx_open |= tr_op_opens_tx(v[i].op);
     }
     if (m->seg->buf.cap != m->seg->charge)

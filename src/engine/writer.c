@@ -40,6 +40,7 @@ static int freeze(struct tr_writer_rt *w, struct tr_writer *wr, struct tr_ebatch
         int rc = wr->ops->complete(wr, &b->sealed, deadline_ns, err);
         if (rc < 0)
             return rc;
+        tr_ebatch_completed(b);
     }
     b->completed = true;
     if (!b->has_tokens && (w->s->sink->sink->caps & TR_CAP_TOKEN))

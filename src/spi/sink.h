@@ -32,7 +32,7 @@
  *               part here, too), FENCED (someone else owns this sink now),
  *               FATAL. err->blame says what the breaker counts.
  *   complete    optional, before freezing: fills what the source left unchanged. Called when every earlier batch of the
- *               shard is durable.
+ *               shard is durable. It may write the bytes of the parts' segments anew, in place and at the very end, when nothing can fail any more.
  *   pipelined   submit returns once the peer's client has accepted the bytes (accepted is not durable). AGAIN: the same call
  *               again, it knows how far it came. reap reports {ticket, rc}: OK = all up to ticket durable; RETRY = all from
  *               ticket on again, in order; REJECT = that one is bad (and, on an ORDERED sink, all later ones failed with it and
@@ -63,6 +63,7 @@ enum { /* capabilities, checked at start */
     TR_CAP_DELETE = 1u << 7,    /* can remove rows (hard delete mode) */
     TR_CAP_PIPELINED = 1u << 8, /* the writer's second shape */
     TR_CAP_ONE_TARGET = 1u << 9, /* total order over all tables: bind answers one target for everything (the change log) */
+    TR_CAP_COMPLETE_DELETES = 1u << 10, /* a deleted row is completed too: what its tombstone keeps is read back */
 };
 
 struct tr_sink;

@@ -5,6 +5,7 @@
 
 #include "alloc.h"
 #include "check.h"
+#include "ddl_clickhouse.h"
 #include "hash.h"
 #include "text.h"
 
@@ -68,7 +69,26 @@ int tr_sql_type(enum tr_dialect d, const struct tr_column *c, struct tr_buf *out
 {
     if (d == TR_DIALECT_SQLITE)
         return tr_buf_append_str(out, sqlite_type(c->type));
+    if (tr_dialect_clickhouse(d))
+        return tr_ch_type_sql(d, c, out);
     return tr_buf_append_str(out, everywhere(c->source_type) && !own_to_server(c->source_type) ? c->source_type : pg_canonical(c->type));
+}
+
+int tr_sql_column_type(enum tr_dialect d, enum tr_table_kind kind, const struct tr_column *c, struct tr_buf *out)
+{
+    struct tr_buf type = {0};
+    int rc = tr_sql_type(d, c, &type);
+    const char *t = rc >= 0 ? tr_buf_cstr(&type) : NULL;
+    if (!t)
+        rc = TR_NOMEM;
+    else if (!tr_dialect_clickhouse(d) || (kind != TR_TABLE_LOG && c->key_pos))
+        rc = tr_buf_append_str(out, t);
+    else if (!strncmp(t, "LowCardinality(", 15)) /* Nullable stands within it */
+        rc = tr_buf_printf(out, "LowCardinality(Nullable(%s)", t + 15);
+    else
+        rc = tr_buf_printf(out, "Nullable(%s)", t);
+    tr_buf_done(&type);
+    return rc;
 }
 
 int tr_sql_name(const char *ns, const char *name, struct tr_buf *out)
@@ -106,6 +126,7 @@ void tr_want_done(struct tr_want *w)
     tr_free(w->columns);
     tr_free(w->ns);
     tr_free(w->name);
+    tr_free(w->note);
     memset(w, 0, sizeof *w);
 }
 
@@ -130,8 +151,12 @@ static int check_names(const struct tr_want *w, const struct tr_schema *s, struc
 
 static int add_ours(struct tr_want *w)
 {
-    bool lite = w->dialect == TR_DIALECT_SQLITE;
-    const char *big = lite ? "INTEGER" : "bigint", *ts = lite ? "TEXT" : "timestamp with time zone", *boolean = lite ? "INTEGER" : "boolean", *text = lite ? "TEXT" : "text";
+    bool lite = w->dialect == TR_DIALECT_SQLITE, ch = tr_dialect_clickhouse(w->dialect), today = w->dialect & TR_CLICKHOUSE_TODAY;
+    const char *big = lite ? "INTEGER" : ch ? "UInt64" : "bigint";
+    const char *ts = lite ? "TEXT" : !ch ? "timestamp with time zone" : today ? TR_CLICKHOUSE_TIME : "String";
+    const char *ts_or_null = !ch ? ts : today ? "Nullable(" TR_CLICKHOUSE_TIME ")" : "Nullable(String)";
+    const char *boolean = lite ? "INTEGER" : ch ? "UInt8" : "boolean";
+    const char *text = lite ? "TEXT" : ch ? "String" : "text", *text_or_null = ch ? "Nullable(String)" : text;
     int rc = TR_OK;
     if (w->kind == TR_TABLE_LOG) {
         static const char *const names[] = {"_tr_epoch", "_tr_commit_lsn", "_tr_ordinal"};
@@ -146,14 +171,14 @@ static int add_ours(struct tr_want *w)
         if (rc >= 0)
             rc = add(w, "_tr_version", big, 0, NULL, false);
         if (rc >= 0)
-            rc = add(w, "_tr_unchanged", text, 0, NULL, false);
-        return rc >= 0 ? add(w, "_tr_old_key", text, 0, NULL, false) : rc;
+            rc = add(w, "_tr_unchanged", text_or_null, 0, NULL, false);
+        return rc >= 0 ? add(w, "_tr_old_key", text_or_null, 0, NULL, false) : rc;
     }
     rc = add(w, "_tr_version", big, 0, NULL, false);
     if (rc >= 0 && w->kind == TR_TABLE_MIRROR_SOFT)
         rc = add(w, "_tr_deleted", boolean, 0, NULL, false);
     if (rc >= 0 && w->kind == TR_TABLE_MIRROR_SOFT)
-        rc = add(w, "_tr_deleted_at", ts, 0, NULL, false);
+        rc = add(w, "_tr_deleted_at", ts_or_null, 0, NULL, false);
     return rc;
 }
 
@@ -170,14 +195,16 @@ int tr_want_new(enum tr_dialect d, enum tr_table_kind kind, const struct tr_sche
     for (uint32_t i = 0; i < s->n_columns && rc >= 0; i++) {
         const struct tr_column *c = &s->columns[i];
         tr_buf_clear(&type);
-        rc = tr_sql_type(d, c, &type);
+        rc = tr_sql_column_type(d, kind, c, &type);
         const char *t = tr_buf_cstr(&type);
         /* a history holds what was sent: values from before a column was there are not made up */
         bool mirror = kind != TR_TABLE_LOG;
         if (rc < 0 || !t || add(&w, c->name, t, mirror ? c->key_pos : 0, mirror ? c->fill_default : NULL, mirror && !c->fill_default && (c->has_default || c->not_null)) < 0)
             rc = nomem(err);
-        else
+        else {
             w.columns[w.n - 1].source_pos = c->source_pos;
+            w.columns[w.n - 1].canonical = c->type;
+        }
     }
     tr_buf_done(&type);
     if (rc >= 0 && kind != TR_TABLE_LOG)
@@ -254,6 +281,8 @@ static int plan_ns(const struct tr_want *w, struct tr_plan *p)
 
 static int plan_create(const struct tr_want *w, bool no_ns, struct tr_plan *p, struct tr_err *err)
 {
+    if (tr_dialect_clickhouse(w->dialect))
+        return tr_ch_plan_create(w, no_ns, p) < 0 ? nomem(err) : TR_OK;
     struct tr_buf q;
     tr_buf_init(&q);
     int rc = no_ns ? plan_ns(w, p) : TR_OK;
@@ -287,6 +316,8 @@ static int put_alter(const char *ns, const char *name, const char *what, struct 
 
 static int plan_add_column(const struct tr_want *w, const struct tr_want_column *c, struct tr_plan *p)
 {
+    if (tr_dialect_clickhouse(w->dialect))
+        return tr_ch_plan_add_column(w, c, p);
     struct tr_buf q;
     tr_buf_init(&q);
     int rc = put_alter(w->ns, w->name, " ADD COLUMN ", &q);
@@ -365,7 +396,7 @@ static bool had_column(const struct tr_table_desc *have, const struct tr_want_co
 static int not_ours(const struct tr_want *w, struct tr_plan *p)
 {
     return tr_plan_refuse(p, "table %s%s%s exists in the sink and was not made by tailrace; rename or drop it%s, then resume", w->ns, *w->ns ? "." : "", w->name,
-                          w->dialect == TR_DIALECT_POSTGRES ? ", or give the sink a schema of its own" : "");
+                          w->dialect == TR_DIALECT_POSTGRES ? ", or give the sink a schema of its own" : tr_dialect_clickhouse(w->dialect) ? ", or give the sink a database of its own" : "");
 }
 
 int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *p, struct tr_err *err)
@@ -452,6 +483,8 @@ int tr_plan_view(const struct tr_want *w, struct tr_plan *p, struct tr_err *err)
 {
     if (w->kind != TR_TABLE_MIRROR_SOFT)
         return TR_OK;
+    if (tr_dialect_clickhouse(w->dialect))
+        return tr_ch_plan_view(w, p) < 0 ? nomem(err) : TR_OK;
     struct tr_buf q;
     tr_buf_init(&q);
     int rc = plan_drop_view(w, p);
@@ -482,8 +515,10 @@ int tr_plan_view(const struct tr_want *w, struct tr_plan *p, struct tr_err *err)
     return rc < 0 ? nomem(err) : TR_OK;
 }
 
-int tr_plan_drop(const char *ns, const char *name, struct tr_plan *p, struct tr_err *err)
+int tr_plan_drop(enum tr_dialect d, const char *ns, const char *name, struct tr_plan *p, struct tr_err *err)
 {
+    if (tr_dialect_clickhouse(d))
+        return tr_ch_plan_drop(ns, name, p) < 0 ? nomem(err) : TR_OK;
     struct tr_buf q;
     tr_buf_init(&q);
     int rc = tr_buf_append_str(&q, "DROP TABLE IF EXISTS ");
@@ -534,7 +569,9 @@ int tr_plan_swap(const struct tr_want *w, const struct tr_table_desc *there, con
 {
     if (there->exists && !there->ours)
         return not_ours(w, p);
-    int rc = plan_drop_view(w, p) < 0 ? nomem(err) : tr_plan_drop(w->ns, w->name, p, err);
+    if (tr_dialect_clickhouse(w->dialect))
+        return tr_ch_plan_swap(w, there, shadow, p) < 0 ? nomem(err) : TR_OK;
+    int rc = plan_drop_view(w, p) < 0 ? nomem(err) : tr_plan_drop(w->dialect, w->ns, w->name, p, err);
     if (rc >= 0 && (plan_rename(w, shadow, p) < 0 || plan_rename_key(w, build->key_name, p) < 0))
         rc = nomem(err);
     if (rc >= 0)

@@ -12,7 +12,8 @@
  *
  * Types per dialect. SQLite: INTEGER for bool and integers, REAL for finite floats (NaN and infinities as text, which SQLite keeps),
  * BLOB for bytes, TEXT for all others, numeric included, so that nothing is rounded. PostgreSQL: the source's own type where every
- * PostgreSQL has it, else what its canonical type maps to, else text.
+ * PostgreSQL has it, else what its canonical type maps to, else text. ClickHouse (ddl_clickhouse.h): integers, floats, Bool, UUID, Decimal for
+ * numeric(p, s) that it can hold, Date32 and DateTime64(6) where the server has them, String, which takes any bytes, for all others.
  *
  * Plans are appended to (`io`), so that several become one transaction; a refusal drops what was there. After an error the plan is not to be
  * executed.
@@ -26,7 +27,21 @@
 
 #include "plan.h"
 
-enum tr_dialect { TR_DIALECT_SQLITE, TR_DIALECT_POSTGRES };
+enum tr_dialect {
+    TR_DIALECT_SQLITE,
+    TR_DIALECT_POSTGRES,
+    TR_DIALECT_CLICKHOUSE,                     /* what ClickHouse 18.16 has; with more by these: */
+    TR_CLICKHOUSE_TODAY = 1 << 4,              /* Bool, Date32, DateTime64, a deduplication window */
+    TR_CLICKHOUSE_EXCHANGE = 1 << 5,           /* EXCHANGE TABLES, CREATE OR REPLACE VIEW */
+    TR_CLICKHOUSE_LOW_CARDINALITY = 1 << 6,    /* enums as LowCardinality(String) */
+};
+
+static inline bool tr_dialect_clickhouse(enum tr_dialect d)
+{
+    return (d & 15) == TR_DIALECT_CLICKHOUSE;
+}
+
+#define TR_CLICKHOUSE_TIME "DateTime64(6, 'UTC')"
 
 enum tr_table_kind { TR_TABLE_MIRROR_SOFT, TR_TABLE_MIRROR_HARD, TR_TABLE_LOG };
 
@@ -36,6 +51,7 @@ struct tr_want_column {
     uint16_t key_pos;
     int16_t source_pos;        /* the source's own number: tells a column that was dropped and added again */
     bool unfillable;           /* rows that are there may hold values nobody told us */
+    uint8_t canonical;         /* enum tr_type */
 };
 
 struct tr_want {
@@ -45,6 +61,7 @@ struct tr_want {
     uint32_t schema_version;
     struct tr_want_column *columns;
     uint32_t n;
+    char *note;                /* ClickHouse: the record that is made with the table; the caller puts it there. NULL: none */
 };
 
 /* ns, name: of the table in the sink. REJECT when two source columns collide with each other or with ours (_tr_…). */
@@ -53,6 +70,8 @@ void tr_want_done(struct tr_want *w);
 
 /* Type of a column in a dialect, as the sink itself would spell it. */
 int tr_sql_type(enum tr_dialect d, const struct tr_column *c, struct tr_buf *out);
+/* The same as a column of such a table has it: ClickHouse says where there may be NULL. */
+int tr_sql_column_type(enum tr_dialect d, enum tr_table_kind kind, const struct tr_column *c, struct tr_buf *out);
 /* "ns"."name" or "name". */
 int tr_sql_name(const char *ns, const char *name, struct tr_buf *out);
 
@@ -71,6 +90,6 @@ int tr_plan_view(const struct tr_want *w, struct tr_plan *io, struct tr_err *err
 /* The shadow takes the mirror's name, the old mirror and its view go, the view is made anew. mirror: the wanted mirror under its real name;
  * there, build: the mirror and the shadow as they are. */
 int tr_plan_swap(const struct tr_want *mirror, const struct tr_table_desc *there, const char *shadow, const struct tr_table_desc *build, struct tr_plan *io, struct tr_err *err);
-int tr_plan_drop(const char *ns, const char *name, struct tr_plan *io, struct tr_err *err);
+int tr_plan_drop(enum tr_dialect d, const char *ns, const char *name, struct tr_plan *io, struct tr_err *err);
 
 #endif

@@ -234,6 +234,8 @@ static void write_batch(struct bench *b, struct batch *x)
     else {
         if (b->writer->ops->complete)
             rc = b->writer->ops->complete(b->writer, &x->sealed, soon(), &err);
+        for (uint32_t i = 0; i < x->sealed.n_parts; i++) /* it may have written the segments anew */
+            x->chunks[i].len = (uint32_t)x->chunks[i].seg->buf.n;
         if (rc >= 0)
             rc = b->writer->ops->write(b->writer, b->sink->endpoints ? b->sink->endpoints[0] : NULL, &x->sealed, soon(), &err);
     }

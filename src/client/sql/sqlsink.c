@@ -5,6 +5,7 @@
 
 #include "alloc.h"
 #include "check.h"
+#include "ddl_clickhouse.h"
 #include "sqlbatch.h"
 #include "text.h"
 
@@ -123,7 +124,7 @@ static int plan_bind(struct tr_sqlsink *s, const struct tr_want *w, const struct
     const struct tr_table_desc none = {.no_ns = have->no_ns};
     bool other_build = v == TR_TARGET_SHADOW && have->ours && other;
     const struct tr_table_desc *is = other_build || !have->exists ? &none : have;
-    int rc = other_build ? tr_plan_drop(w->ns, w->name, ret, err) : TR_OK;
+    int rc = other_build ? tr_plan_drop(w->dialect, w->ns, w->name, ret, err) : TR_OK;
     if (rc >= 0)
         rc = tr_reconcile(w, is, ret, err);
     if (rc < 0 || ret->refused)
@@ -143,6 +144,20 @@ static int plan_bind(struct tr_sqlsink *s, const struct tr_want *w, const struct
         rc = nomem(s, p, err);
     tr_buf_done(&pos);
     return rc;
+}
+
+/* Where a table and its record are not one transaction, the table is made with it: one that was left without would be nobody's. */
+static int note_with_table(const struct tr_sqlsink *s, const struct tr_table_note *n, enum tr_target_variant v, const struct place *p, struct tr_want *w, struct tr_err *err)
+{
+    struct tr_buf pos = {0}, text = {0};
+    struct tr_table_note first = *n;
+    if (!tr_dialect_clickhouse(s->dialect))
+        return TR_OK;
+    first.snapshot_id = v == TR_TARGET_SHADOW ? n->snapshot_id : 0;
+    bool ok = tr_positions_put(w, &pos) >= 0 && tr_buf_cstr(&pos) && tr_ch_note_put(&first, tr_buf_cstr(&pos), &text) >= 0 && tr_buf_cstr(&text) && (w->note = tr_strdup(tr_buf_cstr(&text)));
+    tr_buf_done(&pos);
+    tr_buf_done(&text);
+    return ok ? TR_OK : nomem(s, p, err);
 }
 
 static struct tr_sqltarget *known_target(const struct tr_sqlsink *s, const struct tr_schema *sc, enum tr_target_variant v)
@@ -189,6 +204,8 @@ int tr_sqlsink_bind(struct tr_sink *ts, const struct tr_schema *sc, enum tr_targ
     n.snapshot_id = snapshot_id;
     int rc = tr_want_new(s->dialect, table_kind(s, sc, v), sc, p.ns, p.name, &w, err);
     if (rc >= 0)
+        rc = note_with_table(s, &n, v, &p, &w, err);
+    if (rc >= 0)
         rc = describe(s, &p, deadline_ns, &have, err);
     if (rc >= 0)
         rc = plan_bind(s, &w, &p, v, &n, &have, &plan, err);
@@ -220,7 +237,7 @@ int tr_sqlsink_swap(struct tr_sink *ts, const struct tr_schema *sc, uint64_t sna
         rc = describe(s, &mirror, deadline_ns, &there, err);
     /* The build first: one that was made again, because a crash came between its swap and the note of it, is ahead of the mirror. */
     bool have_build = rc >= 0 && build.exists && build.ours && build.note.snapshot_id == snapshot_id;
-    bool done = rc >= 0 && !build.ours && there.exists && there.ours && there.note.snapshot_id == snapshot_id;
+    bool done = rc >= 0 && !have_build && there.exists && there.ours && there.note.snapshot_id == snapshot_id;
     if (rc >= 0)
         rc = check_owner(s, &mirror, &n, &there, err);
     if (rc >= 0 && !done && !have_build)

@@ -28,6 +28,7 @@ struct tr_sqltarget {
     struct tr_sqlm m;
     char ns[TR_SQL_NAME_MAX + 1], name[TR_SQL_NAME_MAX + 1];
     uint64_t id;               /* unique in the sink: keys the writers' statement caches */
+    void *own;                 /* the connector's, from its bind on; freed by its close */
 };
 
 struct tr_sqlsink {

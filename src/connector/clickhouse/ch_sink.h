@@ -1,0 +1,153 @@
+/*
+ * ch_sink.h: shared by the files of the ClickHouse sink.
+ *
+ *   ch_sink.c      options, life, which server this is, the lease's table
+ *   ch_http.c      one query over HTTP, and what its answer means
+ *   ch_catalog.c   tables described and made
+ *   ch_table.c     a table as its rows are written: types, statements, cells of a row
+ *   ch_encoder.c   changes into records
+ *   ch_complete.c  records that lack something get it from the table
+ *   ch_writer.c    a sealed batch into INSERTs
+ *
+ * A chunk is a sequence of records; integers are little-endian.
+ *
+ *   record = u8 kind  u32 length  body
+ *   ROW       a row in RowBinary, in the order of the INSERT's columns: as it will be sent
+ *   OPEN      u8 how  u64 version  varint(n) key  varint(n) base  state[columns]  cell*  ours
+ *             key, base: the cells of the key in key order; base: of the row it moved from, "" if it did not
+ *             state: 1 where the column's cell is here, 0 where it is to come from the live row; ours: the cells of the columns that are ours
+ *   TRUNCATE  u64 version  i64 commit time
+ *
+ * complete makes a ROW of each OPEN, or leaves it out; a sealed batch that is written has none.
+ */
+#ifndef TR_CH_SINK_H
+#define TR_CH_SINK_H
+
+#include <stdatomic.h>
+
+#include "arena.h"
+#include "ch_value.h"
+#include "cursor.h"
+#include "httpc.h"
+#include "sqlsink.h"
+
+struct tr_ch_options {
+    struct tr_strv urls;
+    const char *database, *user, *password, *token, *ca_file;
+    int32_t compression, tombstone;
+    bool low_cardinality;
+};
+
+enum { TR_CH_PLAIN, TR_CH_ZSTD };                  /* compression */
+enum { TR_CH_TOMBSTONE_ROW, TR_CH_TOMBSTONE_KEY }; /* tombstone */
+
+struct tr_endpoint {
+    char *url;   /* without a slash at its end */
+};
+
+struct ch_sink {
+    struct tr_sqlsink sql;     /* first */
+    struct tr_catalog catalog;
+    const struct tr_ch_options *o;
+    struct tr_endpoint *endpoints, **by_index;
+    char *headers[3];
+    struct tr_httpc *http;     /* target thread */
+    uint32_t at;               /* target thread: the endpoint that it asks */
+    _Atomic(uint32_t) acked;   /* the endpoint of the last write: what was written before is asked for there */
+    bool known;                /* target thread: the server was asked what it is, and has our tables */
+};
+
+/* ---- ch_http.c ---- */
+
+struct ch_query {
+    const char *params;        /* "&name=value…", or "" */
+    const struct tr_slice *body;
+    size_t n_body;
+    const char *content_type, *content_encoding;
+    size_t answer_max;
+    bool data;                 /* the answer has data; else it is empty */
+};
+
+struct ch_answer {
+    long status, code;         /* code: the exception's by its header, or 0 */
+    const char *tag;           /* X-ClickHouse-Exception-Tag, or "" */
+    bool data;
+    struct tr_slice body;
+};
+
+int tr_ch_session(const struct ch_sink *s, struct tr_httpc **ret, struct tr_err *err);
+/* RETRY, REJECT, STALE: by what the server said; blame is set. */
+int tr_ch_ask(const struct ch_sink *s, struct tr_httpc *h, const struct tr_endpoint *ep, const struct ch_query *q, int64_t deadline_ns, struct tr_buf *out, struct tr_err *err);
+/* One statement without data, by the endpoint that answers. */
+int tr_ch_say(struct ch_sink *s, const char *sql, const char *params, bool data, int64_t deadline_ns, struct tr_buf *out, struct tr_err *err);
+int tr_ch_url_escape(struct tr_slice text, struct tr_buf *out); /* NOMEM */
+/* Pure. */
+int tr_ch_judge(const char *what, const struct ch_answer *a, struct tr_err *err);
+
+/* ---- ch_sink.c ---- */
+
+int tr_ch_connect(struct ch_sink *s, int64_t deadline_ns, struct tr_err *err);
+
+extern const struct tr_catalog_ops tr_ch_catalog_ops;
+
+/* ---- ch_table.c ---- */
+
+struct ch_column {
+    const struct tr_ch_type *type;
+    struct tr_ch_from from;
+};
+
+struct ch_table {
+    struct tr_arena arena;     /* of the types */
+    enum tr_table_kind kind;
+    bool today;                /* the server's (ddl.h) */
+    struct ch_column *columns; /* as the INSERT lists them: ours first in a changelog, last in a mirror */
+    uint32_t n, first;         /* of them; the source's first column */
+    const struct tr_schema *schema;
+    char *insert, *select, *keys; /* statements; keys: the structure of the keys that select is sent */
+    char *truncate[2];         /* before what the columns that are ours get, and before the version below which rows go */
+    struct tr_slice header;    /* of RowBinaryWithNamesAndTypes; "" for a server that knows none */
+};
+
+int tr_ch_table_new(const struct ch_sink *s, const struct tr_sqltarget *t, enum tr_table_kind kind, struct ch_table **ret, struct tr_err *err);
+struct ch_table *tr_ch_table_free(struct ch_table *t);
+
+static inline const struct ch_table *tr_ch_table_of(const struct tr_target *t)
+{
+    return tr_sqltarget_of(t)->own;
+}
+
+/* Cells of a row: ends[i] is where cell i ends. Moves c behind the row; false: it is none. */
+bool tr_ch_row(const struct ch_table *t, struct tr_cur *c, uint32_t *ends);
+/* Of a row of a mirror with tombstones. */
+uint64_t tr_ch_row_version(const struct ch_table *t, const uint8_t *row, const uint32_t *ends);
+bool tr_ch_row_deleted(const struct ch_table *t, const uint8_t *row, const uint32_t *ends);
+int tr_ch_row_key(const struct ch_table *t, const uint8_t *row, const uint32_t *ends, struct tr_buf *out);
+
+/* ---- records ---- */
+
+enum ch_kind { CH_ROW = 1, CH_OPEN, CH_TRUNCATE };
+enum ch_how { CH_PATCH, CH_MOVE, CH_TOMBSTONE };
+
+struct ch_record {
+    uint8_t kind;
+    struct tr_slice body;
+};
+
+/* EOF at the end; FATAL: our own bytes are broken. */
+int tr_ch_record_next(struct tr_cur *c, struct ch_record *ret, struct tr_err *err);
+int tr_ch_record_begin(enum ch_kind kind, struct tr_buf *out); /* NOMEM */
+void tr_ch_record_end(struct tr_buf *out, size_t from);
+
+/* ---- the rest ---- */
+
+int tr_ch_encoder_new(struct tr_sink *s, const struct tr_target *t, struct tr_encoder **ret, struct tr_err *err);
+
+struct ch_completer; /* what complete keeps from batch to batch */
+struct ch_completer *tr_ch_completer_new(const struct ch_sink *s);
+struct ch_completer *tr_ch_completer_free(struct ch_completer *c);
+int tr_ch_complete(struct ch_completer *c, struct tr_httpc *h, const struct tr_endpoint *ep, struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err);
+
+int tr_ch_writer_new(struct ch_sink *s, struct tr_writer **ret, struct tr_err *err);
+
+#endif

@@ -1,0 +1,288 @@
+/*
+ * ch_writer.c: a sealed batch into INSERTs: one for all rows of the part, but where TRUNCATE stands among them, or where they are more than the server
+ * takes as one block. Each has the part's token and its own number, so that one that was applied and did not get to answer is dropped when it comes again.
+ *
+ * TRUNCATE is an INSERT … SELECT of tombstones for the rows that live; the engine sees to it that every earlier batch is durable by then.
+ */
+#include <stdio.h>
+#include <time.h>
+
+#include <zstd.h>
+
+#include "alloc.h"
+#include "ch_sink.h"
+#include "check.h"
+#include "ddl_clickhouse.h"
+#include "failpoint.h"
+
+enum { ROWS_MAX = 1000000, BYTES_MAX = 200 << 20, ZSTD_LEVEL = 1 }; /* a block of the server's holds 1,048,449 rows and 256 MiB */
+
+struct ch_writer {
+    struct tr_writer writer;
+    struct ch_sink *sink;
+    struct tr_httpc *http;
+    struct ch_completer *completer;
+    struct tr_slice *slices;   /* of one INSERT: statement, header, rows */
+    size_t n, cap;
+    uint64_t rows, bytes;
+    uint32_t group;            /* number of the INSERT in its part */
+    ZSTD_CCtx *zstd;
+    struct tr_buf packed, answer, text;
+};
+
+static struct ch_writer *of(struct tr_writer *w)
+{
+    return tr_container_of(w, struct ch_writer, writer);
+}
+
+static int no_memory(const struct ch_writer *w, struct tr_err *err)
+{
+    return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: no memory for a batch", w->sink->sql.what);
+}
+
+static int add(struct ch_writer *w, struct tr_slice s, struct tr_err *err)
+{
+    if (w->n == w->cap) {
+        size_t cap = w->cap ? 2 * w->cap : 4096;
+        struct tr_slice *v = tr_realloc(w->slices, cap * sizeof *v);
+        if (!v)
+            return no_memory(w, err);
+        w->slices = v;
+        w->cap = cap;
+    }
+    w->slices[w->n++] = s;
+    return TR_OK;
+}
+
+static int pack(struct ch_writer *w, struct tr_err *err)
+{
+    if (!w->zstd && !(w->zstd = ZSTD_createCCtx()))
+        return no_memory(w, err);
+    ZSTD_CCtx_reset(w->zstd, ZSTD_reset_session_only);
+    ZSTD_CCtx_setParameter(w->zstd, ZSTD_c_compressionLevel, ZSTD_LEVEL);
+    tr_buf_clear(&w->packed);
+    for (size_t i = 0; i <= w->n; i++) { /* the last time to end the frame */
+        ZSTD_inBuffer in = {i < w->n ? w->slices[i].p : NULL, i < w->n ? w->slices[i].n : 0, 0};
+        size_t left;
+        do {
+            if (tr_buf_reserve(&w->packed, ZSTD_CStreamOutSize()) < 0)
+                return no_memory(w, err);
+            ZSTD_outBuffer out = {w->packed.p, w->packed.cap, w->packed.n};
+            left = ZSTD_compressStream2(w->zstd, &out, &in, i < w->n ? ZSTD_e_continue : ZSTD_e_end);
+            if (ZSTD_isError(left))
+                return tr_err_set(err, TR_FATAL, TR_DOM_SINK, "%s: %s", w->sink->sql.what, ZSTD_getErrorName(left));
+            w->packed.n = out.pos;
+        } while (in.pos < in.size || (i == w->n && left));
+    }
+    return TR_OK;
+}
+
+/* Whatever a profile of the server's says: one block, at once, nothing made up, and this token. */
+static int params(struct ch_writer *w, const struct ch_table *t, const struct tr_part *p)
+{
+    tr_buf_clear(&w->text);
+    if (!t->today)
+        return tr_buf_append_str(&w->text, "&max_insert_block_size=1048449&min_insert_block_size_rows=1048449&min_insert_block_size_bytes=268435456");
+    return tr_buf_printf(&w->text,
+                         "&async_insert=0&insert_deduplicate=1&insert_deduplication_token=%s-%u&input_format_null_as_default=0&input_format_skip_unknown_fields=0&max_insert_threads=1"
+                         "&max_insert_block_size=1048449&min_insert_block_size_rows=1048449&min_insert_block_size_bytes=268435456",
+                         p->token, w->group);
+}
+
+static int ask(struct ch_writer *w, const struct tr_endpoint *ep, const struct ch_query *q, int64_t deadline_ns, struct tr_err *err)
+{
+    tr_buf_clear(&w->answer);
+    return tr_ch_ask(w->sink, w->http, ep, q, deadline_ns, &w->answer, err);
+}
+
+/* The rows gathered so far. */
+static int insert(struct ch_writer *w, const struct tr_endpoint *ep, const struct ch_table *t, const struct tr_part *p, int64_t deadline_ns, struct tr_err *err)
+{
+    if (!w->rows)
+        return TR_OK;
+    bool zstd = w->sink->o->compression == TR_CH_ZSTD && t->today;
+    int rc = params(w, t, p) < 0 || !tr_buf_cstr(&w->text) ? no_memory(w, err) : zstd ? pack(w, err) : TR_OK;
+    struct tr_slice packed = tr_buf_slice(&w->packed);
+    struct ch_query q = {.params = tr_buf_cstr(&w->text), .body = zstd ? &packed : w->slices, .n_body = zstd ? 1 : w->n, .content_encoding = zstd ? "zstd" : NULL, .answer_max = 1 << 20};
+    if (rc >= 0) {
+        TR_FAILPOINT("sink.before_commit");
+        rc = ask(w, ep, &q, deadline_ns, err);
+        TR_FAILPOINT("sink.after_commit");
+    }
+    w->rows = w->bytes = 0;
+    w->n = 0;
+    w->group++;
+    return rc;
+}
+
+static int begin(struct ch_writer *w, const struct ch_table *t, struct tr_err *err)
+{
+    int rc = add(w, tr_slice_str(t->insert), err);
+    return rc >= 0 && t->header.n ? add(w, t->header, err) : rc;
+}
+
+static int truncate_rows(struct ch_writer *w, const struct tr_endpoint *ep, const struct ch_table *t, struct tr_slice body, int64_t deadline_ns, struct tr_err *err)
+{
+    struct tr_cur c = tr_cur_of(body);
+    uint64_t version = tr_cur_le64(&c);
+    int64_t us = (int64_t)tr_cur_le64(&c);
+    time_t sec = (time_t)(us / 1000000);
+    struct tm tm;
+    gmtime_r(&sec, &tm);
+    tr_buf_clear(&w->text);
+    int rc = tr_buf_append_str(&w->text, t->truncate[0]);
+    if (rc >= 0)
+        rc = tr_buf_printf(&w->text, "%llu, 1, '%04d-%02d-%02d %02d:%02d:%02d.%06d%s'", (unsigned long long)version, tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec,
+                           (int)(us % 1000000), t->today ? "" : "+00");
+    if (rc >= 0)
+        rc = tr_buf_append_str(&w->text, t->truncate[1]);
+    if (rc >= 0)
+        rc = tr_buf_printf(&w->text, "%llu", (unsigned long long)version);
+    struct tr_slice sql = tr_buf_slice(&w->text);
+    struct ch_query q = {.params = t->today ? "&async_insert=0" : "", .body = &sql, .n_body = 1, .content_type = "text/plain", .answer_max = 1 << 20};
+    return rc < 0 ? no_memory(w, err) : ask(w, ep, &q, deadline_ns, err);
+}
+
+static int write_record(struct ch_writer *w, const struct tr_endpoint *ep, const struct ch_table *t, const struct tr_part *p, const struct ch_record *r, int64_t deadline_ns, struct tr_err *err)
+{
+    int rc = TR_OK;
+    if (r->kind == CH_TRUNCATE) {
+        rc = insert(w, ep, t, p, deadline_ns, err);
+        return rc >= 0 ? truncate_rows(w, ep, t, r->body, deadline_ns, err) : rc;
+    }
+    if (r->kind != CH_ROW)
+        return tr_err_set(err, TR_FATAL, TR_DOM_SINK, "%s: a row of a batch was not completed", w->sink->sql.what);
+    if (w->rows == ROWS_MAX || w->bytes + r->body.n > BYTES_MAX)
+        rc = insert(w, ep, t, p, deadline_ns, err);
+    if (rc >= 0 && !w->n)
+        rc = begin(w, t, err);
+    if (rc >= 0)
+        rc = add(w, r->body, err);
+    w->rows++;
+    w->bytes += r->body.n;
+    return rc;
+}
+
+static int write_part(struct ch_writer *w, const struct tr_endpoint *ep, const struct tr_part *p, int64_t deadline_ns, struct tr_err *err)
+{
+    const struct ch_table *t = tr_ch_table_of(p->target);
+    int rc = TR_OK;
+    w->n = 0;
+    w->rows = w->bytes = w->group = 0;
+    for (uint32_t i = 0; i < p->n && rc >= 0; i++) {
+        struct tr_cur c = tr_cur_of(tr_slice_of(p->v[i].seg->buf.p + p->v[i].off, p->v[i].len));
+        struct ch_record r;
+        while (rc >= 0 && (rc = tr_ch_record_next(&c, &r, err)) >= 0)
+            rc = write_record(w, ep, t, p, &r, deadline_ns, err);
+        if (rc == TR_EOF)
+            rc = TR_OK;
+    }
+    return rc >= 0 ? insert(w, ep, t, p, deadline_ns, err) : rc;
+}
+
+/* HTTP has no transactions: who takes the lease over between this look and the INSERT is not seen. What such an INSERT does is what any late
+ * delivery does: nothing, where rows of a higher version are. */
+static int check_lease(struct ch_writer *w, const struct tr_endpoint *ep, int64_t deadline_ns, struct tr_err *err)
+{
+    const struct ch_sink *s = w->sink;
+    tr_buf_clear(&w->text);
+    int rc = tr_buf_append_str(&w->text, "SELECT max(token) FROM ");
+    if (rc >= 0)
+        rc = tr_ch_name(s->sql.meta_ns, "_tailrace_lease", &w->text);
+    if (rc >= 0)
+        rc = tr_buf_append_str(&w->text, " WHERE sink = ");
+    if (rc >= 0)
+        rc = tr_ch_literal(tr_slice_str(s->sql.name), &w->text);
+    if (rc >= 0)
+        rc = tr_buf_append_str(&w->text, " FORMAT RowBinary");
+    struct tr_slice sql = tr_buf_slice(&w->text);
+    struct ch_query q = {.params = "", .body = &sql, .n_body = 1, .content_type = "text/plain", .answer_max = 1 << 20, .data = true};
+    rc = rc < 0 ? no_memory(w, err) : ask(w, ep, &q, deadline_ns, err);
+    if (rc < 0)
+        return rc;
+    struct tr_cur c = tr_cur_of(tr_buf_slice(&w->answer));
+    uint64_t token = tr_cur_le64(&c);
+    if (!tr_cur_done(&c))
+        return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: the answer to the question for the lease is none", s->sql.what);
+    if (token > s->sql.lease_token)
+        return tr_err_set(err, TR_FENCED, TR_DOM_SINK, "%s: a process with a newer lease has written here, so this one must stop; if the state directory was restored from a backup, see docs/operations.md, Backup",
+                          s->sql.what);
+    if (token == s->sql.lease_token)
+        return TR_OK;
+    tr_buf_clear(&w->text);
+    rc = tr_buf_append_str(&w->text, "INSERT INTO ");
+    if (rc >= 0)
+        rc = tr_ch_name(s->sql.meta_ns, "_tailrace_lease", &w->text);
+    if (rc >= 0)
+        rc = tr_buf_append_str(&w->text, " (sink, token) VALUES (");
+    if (rc >= 0)
+        rc = tr_ch_literal(tr_slice_str(s->sql.name), &w->text);
+    if (rc >= 0)
+        rc = tr_buf_printf(&w->text, ", %llu)", (unsigned long long)s->sql.lease_token);
+    sql = tr_buf_slice(&w->text);
+    q.data = false;
+    q.params = s->sql.dialect & TR_CLICKHOUSE_TODAY ? "&async_insert=0" : "";
+    return rc < 0 ? no_memory(w, err) : ask(w, ep, &q, deadline_ns, err);
+}
+
+static int complete_batch(struct tr_writer *tw, struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
+{
+    struct ch_writer *w = of(tw);
+    int rc = tr_ch_complete(w->completer, w->http, &w->sink->endpoints[atomic_load(&w->sink->acked)], b, deadline_ns, err);
+    if (rc == TR_RETRY) /* another endpoint may be there for it; that all of them hold the same is what the option asks for */
+        atomic_store(&w->sink->acked, (atomic_load(&w->sink->acked) + 1) % w->sink->sql.sink.n_endpoints);
+    return rc == TR_REJECT ? TR_RETRY : rc; /* it was a question, and says nothing of the rows */
+}
+
+static int write_batch(struct tr_writer *tw, struct tr_endpoint *ep, const struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
+{
+    struct ch_writer *w = of(tw);
+    if (!ep)
+        ep = &w->sink->endpoints[0];
+    int rc = check_lease(w, ep, deadline_ns, err);
+    for (uint32_t i = 0; i < b->n_parts && rc >= 0; i++) {
+        rc = write_part(w, ep, &b->parts[i], deadline_ns, err);
+        if ((rc == TR_REJECT || rc == TR_STALE) && err)
+            err->code = i;
+    }
+    if (rc >= 0)
+        atomic_store(&w->sink->acked, (uint32_t)(ep - w->sink->endpoints));
+    return rc < 0 ? rc : TR_OK;
+}
+
+static void interrupt(struct tr_writer *tw)
+{
+    tr_httpc_interrupt(of(tw)->http);
+}
+
+static void free_writer(struct tr_writer *tw)
+{
+    struct ch_writer *w = of(tw);
+    tr_httpc_free(w->http);
+    tr_ch_completer_free(w->completer);
+    ZSTD_freeCCtx(w->zstd);
+    tr_free(w->slices);
+    tr_buf_done(&w->packed);
+    tr_buf_done(&w->answer);
+    tr_buf_done(&w->text);
+    tr_free(w);
+}
+
+static const struct tr_writer_ops ops = {.complete = complete_batch, .write = write_batch, .interrupt = interrupt, .free = free_writer};
+
+int tr_ch_writer_new(struct ch_sink *s, struct tr_writer **ret, struct tr_err *err)
+{
+    struct ch_writer *w = tr_calloc(1, sizeof *w);
+    if (!w)
+        return tr_err_set(err, TR_NOMEM, TR_DOM_SINK, "no memory for a writer");
+    w->writer.ops = &ops;
+    w->sink = s;
+    w->completer = tr_ch_completer_new(s);
+    int rc = w->completer ? tr_ch_session(s, &w->http, err) : no_memory(w, err);
+    if (rc < 0) {
+        free_writer(&w->writer);
+        return rc;
+    }
+    *ret = &w->writer;
+    return TR_OK;
+}

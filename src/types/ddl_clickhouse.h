@@ -1,0 +1,41 @@
+/*
+ * ddl_clickhouse.h: the ClickHouse dialect of ddl.h; called by ddl.c, and by the ClickHouse catalog for what stands beside plans.
+ *
+ *   mirror     ENGINE = ReplacingMergeTree(_tr_version) ORDER BY (key): rows of a key are many until they are merged, FINAL reads the one of the
+ *              highest version. Nothing merges tombstones away
+ *   changelog  ENGINE = ReplacingMergeTree ORDER BY (_tr_epoch, _tr_commit_lsn, _tr_ordinal): a change that was delivered twice is one under FINAL
+ *   view       SELECT … FROM mirror FINAL WHERE NOT _tr_deleted
+ *
+ * There are no transactions. A plan's statements are ordered so that one that ended anywhere is completed by the next, and the record of a table is
+ * the comment of its column _tr_version: made with the table, and taken along when tables are renamed or exchanged.
+ *
+ *   record = "tailrace " kind " build " snapshot_id " version " schema_version " of " length ":" source " columns " positions
+ */
+#ifndef TR_DDL_CLICKHOUSE_H
+#define TR_DDL_CLICKHOUSE_H
+
+#include "ddl.h"
+
+int tr_ch_ident(struct tr_slice name, struct tr_buf *out);   /* "name"; a backslash escapes */
+int tr_ch_literal(struct tr_slice text, struct tr_buf *out); /* 'text' */
+int tr_ch_name(const char *ns, const char *name, struct tr_buf *out);
+
+int tr_ch_type_sql(enum tr_dialect d, const struct tr_column *c, struct tr_buf *out);
+
+/* Statements, appended to a plan. NOMEM. */
+int tr_ch_plan_create(const struct tr_want *w, bool no_ns, struct tr_plan *io);
+int tr_ch_plan_add_column(const struct tr_want *w, const struct tr_want_column *c, struct tr_plan *io);
+int tr_ch_plan_view(const struct tr_want *w, struct tr_plan *io);
+int tr_ch_plan_drop(const char *ns, const char *name, struct tr_plan *io);
+int tr_ch_plan_swap(const struct tr_want *mirror, const struct tr_table_desc *there, const char *shadow, struct tr_plan *io);
+
+/* The record of a table as text and back; get: false when the text is none of ours. */
+int tr_ch_note_put(const struct tr_table_note *note, const char *positions, struct tr_buf *out);
+bool tr_ch_note_get(const char *text, struct tr_table_note *ret, const char **ret_positions);
+/* The statement that sets it. */
+int tr_ch_note_sql(const char *ns, const char *name, const char *record, struct tr_buf *out);
+
+/* The columns of a sorting key, as system.tables spells it: position of each column, from 1. */
+void tr_ch_sorting_key(const char *text, struct tr_table_desc *io);
+
+#endif
