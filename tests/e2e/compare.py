@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares a source with its mirrors, value by value, from exports made by psql and sqlite3: none of tailrace's code takes part.
+"""Compares a source with its mirrors, value by value, from exports made by psql, sqlite3 and ClickHouse's own HTTP: none of tailrace's code takes part.
 
-    compare.py --source DSN [--sqlite FILE] [--postgres DSN [--schema NAME]] [--hard TABLE,...] [--no-key TABLE,...] TABLE...
+    compare.py --source DSN [--sqlite FILE] [--postgres DSN [--schema NAME]] [--clickhouse URL --database NAME] [--hard TABLE,...] [--no-key TABLE,...] TABLE...
 
 Every column of every row is fetched as text. SQLite's values are brought back to PostgreSQL's text by type: booleans from 0/1, bytes from
 hex, floats by value (their eight bytes; -0 is 0), everything else must be the same text. Numeric *key* columns of SQLite mirrors are compared by value, as
-documented. Prints a table and ends with 1 when anything is missing, extra or different.
+documented. ClickHouse's numerics, floats and timestamps are compared by value. Prints a table and ends with 1 when anything is missing, extra or different.
 """
 import argparse
 import decimal
@@ -13,6 +13,7 @@ import json
 import struct
 import subprocess
 import sys
+import urllib.request
 
 
 def psql(dsn, sql):
@@ -76,13 +77,37 @@ def export_sqlite(path, table, relation):
     return [[real(v) for v in json.loads(line)] for line in out.split("\n") if line]
 
 
+def export_clickhouse(url, table, relation):
+    def col(c):
+        q = '"' + c.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return f"if(isNull({q}), 'N', concat('v', hex(assumeNotNull(toString({q})))))"
+
+    def value(t, v):
+        if v == "N":
+            return None
+        v = bytes.fromhex(v[1:])
+        return "\\x" + v.hex() if t == "bytea" else v.decode()
+
+    sql = f"SELECT {', '.join(col(c) for c in table.columns)} FROM {relation} FORMAT TabSeparated"
+    with urllib.request.urlopen(url, data=sql.encode()) as answer:
+        out = answer.read().decode()
+    return [[value(t, v) for t, v in zip(table.types, line.split("\t"))] for line in out.splitlines()]
+
+
+def moment(v):
+    """A timestamp with six digits behind the point and without the zone, which is UTC."""
+    v = v.removesuffix("+00")
+    whole, _, fraction = v.partition(".")
+    return whole if v.endswith(" BC") or "infinity" in v else f"{whole}.{fraction:0<6}"
+
+
 def real(v):
     return repr(struct.unpack(">d", bytes.fromhex(v[5:]))[0]) if v and v.startswith("real:") else v
 
 
 def floats(v, lite):
-    if v == "NaN":
-        return v
+    if v.lower() == "nan":
+        return "NaN"
     f = float(v.replace("Infinity", "inf"))
     return repr(f + 0.0 if lite else f)
 
@@ -98,6 +123,10 @@ def normal(table, row, lite):
             out.append(floats(v, lite))
         elif t == "boolean":
             out.append({"true": "t", "false": "f", "1": "t", "0": "f"}.get(v, v))
+        elif t.startswith("timestamp"):
+            out.append(moment(v))
+        elif t == "numeric" and lite == "clickhouse" and v not in ("NaN", "Infinity", "-Infinity"):
+            out.append(str(decimal.Decimal(v).normalize()))
         elif t == "numeric" and lite and i in table.key and v not in ("NaN", "Infinity", "-Infinity"):
             out.append(str(decimal.Decimal(v).normalize()))
         else:
@@ -139,6 +168,8 @@ def main():
     p.add_argument("--sqlite")
     p.add_argument("--postgres")
     p.add_argument("--schema", default="")
+    p.add_argument("--clickhouse")
+    p.add_argument("--database", default="default")
     p.add_argument("--hard", default="")
     p.add_argument("--no-key", default="", help="tables without a key: their changelog's inserts are compared instead of a mirror")
     p.add_argument("tables", nargs="+")
@@ -156,10 +187,12 @@ def main():
         if o.postgres:
             name = f"{quote(o.schema)}.{quote(lite_name(t) + suffix)}" if o.schema else f"{quote(t.ns)}.{quote(t.name + suffix)}"
             sides.append(("postgres", lambda: export_pg(o.postgres, t, name), False))
+        if o.clickhouse:
+            sides.append(("clickhouse", lambda: export_clickhouse(o.clickhouse, t, f"{quote(o.database)}.{quote(lite_name(t) + suffix)}{' FINAL' if full in no_key else ''}"), "clickhouse"))
         for side, export, lite in sides:
             try:
                 lost, wrong, extra = compare(t, source, export(), lite)
-            except subprocess.CalledProcessError:
+            except (subprocess.CalledProcessError, OSError):
                 lost, wrong, extra = len(source), 0, 0
             print(f"{full:<32} {len(source):>9}  {side:<10} {lost:>6} {wrong:>6} {extra:>6}{'' if lost + wrong + extra == 0 else '   <-- NOT EQUAL'}", flush=True)
             bad += lost + wrong + extra

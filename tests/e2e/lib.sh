@@ -15,6 +15,10 @@
 #
 # A trap ends what this script has started, by pid, and removes $TR_TMP; TR_KEEP=1 keeps the files. Exit 77 is a skipped test.
 
+if declare -F tr_cleanup >/dev/null; then # clickhouse.sh and tailrace.sh both stand on it
+    return
+fi
+
 TR_E2E_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 TR_SOURCE_ROOT=$(cd "$TR_E2E_DIR/../.." && pwd)
 # shellcheck source=scripts/paths.sh

@@ -10,7 +10,9 @@
 #   tt_live public.t public.u                         # waits until both mirrors have them live
 #   tt_equal public.t public.u                        # a marker row, the wait for it in both mirrors, compare.py
 #
-# Variables before tt_config: TT_SOURCE (more lines of the source section), TT_LITE, TT_PG (more of each sink's), TT_HEARTBEAT, TT_COMMIT, TT_ENGINE
+# With a ClickHouse server of clickhouse.sh, TT_CH=its name: a third mirror, sink `ch`, in its database `shop`.
+#
+# Variables before tt_config: TT_SOURCE (more lines of the source section), TT_LITE, TT_PG, TT_CLICKHOUSE (more of each sink's), TT_CH_URLS (for those of TT_CH), TT_HEARTBEAT, TT_COMMIT, TT_ENGINE
 # (more of the engine's, as "key: value").
 
 # shellcheck source=tests/e2e/lib.sh
@@ -50,6 +52,11 @@ tt_sql() { tt_psql "$TT_SHOP" "$@"; }
 tt_mirror() { tt_psql "$TT_MIRROR" "$@"; }
 tt_lite() { sqlite3 -bail -cmd '.timeout 10000' "$TT_LITE_FILE" "$@"; }
 
+tt_clickhouse_sink() {
+    [ -n "${TT_CH:-}" ] || return 0
+    printf '  - {name: ch, type: clickhouse, urls: [%s], database: shop%s}\n' "${TT_CH_URLS:-$(tr_get CH_URL "$TT_CH")}" "${TT_CLICKHOUSE:+, $TT_CLICKHOUSE}"
+}
+
 tt_config() {
     {
         cat <<YAML
@@ -67,6 +74,7 @@ ${TT_LITE:-}
     type: postgres
     dsn: $TT_MIRROR
 ${TT_PG:-}
+$(tt_clickhouse_sink)
 engine: {heartbeat: ${TT_HEARTBEAT:-1s}, commit_interval: ${TT_COMMIT:-200ms}${TT_ENGINE:+, $TT_ENGINE}}
 admin: {listen: 127.0.0.1:$(tr_free_port)}
 YAML
@@ -149,7 +157,7 @@ tt_is_live() { # one look at status, however many tables
 import json, sys
 s = json.load(sys.stdin)
 live = [{t["name"] for t in l if t["state"] == "live"} for l in [s["capture"]["tables"]] + [k["tables"] for k in s["sinks"]]]
-sys.exit(0 if len(live) == 3 and all(set(sys.argv[1:]) <= l for l in live) else 1)' "$@" 2>/dev/null
+sys.exit(0 if len(live) >= 3 and all(set(sys.argv[1:]) <= l for l in live) else 1)' "$@" 2>/dev/null
 }
 
 tt_live() {
@@ -168,12 +176,13 @@ tt_mark() {
     tt_sql 'set synchronous_commit = local' "insert into marker values ($TT_MARK)"
     tr_wait_until "${TT_WAIT:-40}" "[ \"\$(tt_lite 'select count(*) from marker_live where id = $TT_MARK' 2>/dev/null)\" = 1 ]" || tr_fail 'the SQLite mirror has not arrived'
     tr_wait_until "${TT_WAIT:-40}" "[ \"\$(tt_mirror 'select count(*) from marker_live where id = $TT_MARK' 2>/dev/null)\" = 1 ]" || tr_fail 'the PostgreSQL mirror has not arrived'
+    [ -z "${TT_CH:-}" ] || tr_wait_until "${TT_WAIT:-40}" "[ \"\$(tr_ch $TT_CH 'select count() from shop.marker_live where id = $TT_MARK' 2>/dev/null)\" = 1 ]" || tr_fail 'the ClickHouse mirror has not arrived'
 }
 
 # tt_equal [--hard TABLE,...] TABLE...
 tt_equal() {
     tt_mark
-    python3 "$TR_E2E_DIR/compare.py" --source "$TT_SHOP" --sqlite "$TT_LITE_FILE" --postgres "$TT_MIRROR" "$@" public.marker >&2 || {
+    python3 "$TR_E2E_DIR/compare.py" --source "$TT_SHOP" --sqlite "$TT_LITE_FILE" --postgres "$TT_MIRROR" ${TT_CH:+--clickhouse "$(tr_get CH_URL "$TT_CH")" --database shop} "$@" public.marker >&2 || {
         "$TAILRACE" log verify -c "$TT_YAML" >&2 || true
         tr_fail "the mirrors are not equal to the source"
     }
