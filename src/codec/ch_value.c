@@ -207,7 +207,8 @@ static const char *put_decimal(const struct tr_ch_type *t, struct tr_slice s, ui
 
 /* ---- floats ---- */
 
-/* Text that a float type of the source printed stands for that float. Any other must come back from it: 15 digits do from a Float64, 6 from a Float32. */
+/* Text that a float type of the source printed stands for that float, and has 17 digits at most, 9 of a float4; what is OPAQUE may be such text. Any
+ * other must come back from the float: 15 digits do from a Float64, 6 from a Float32. */
 static const char *put_float(const struct tr_ch_type *t, uint8_t from, struct tr_slice s, uint8_t *out)
 {
     static const char precision[] = "it has more digits than it can keep";
@@ -229,8 +230,9 @@ static const char *put_float(const struct tr_ch_type *t, uint8_t from, struct tr
             if ((double)narrow < wide || (double)narrow > wide)
                 return precision;
         } else if (from != TR_TYPE_FLOAT64 && from != TR_TYPE_FLOAT32) {
-            bool integer = d.exp10 == 0 && d.w <= (is64 ? UINT64_C(1) << 53 : UINT64_C(1) << 24);
-            if (!integer && d.digits > (is64 ? 15 : 6))
+            bool integer = d.exp10 == 0 && d.digits <= 19 && d.w <= (is64 ? UINT64_C(1) << 53 : UINT64_C(1) << 24);
+            uint32_t most = from == TR_TYPE_OPAQUE ? (is64 ? 17 : 9) : (is64 ? 15 : 6);
+            if (!integer && d.digits > most)
                 return precision;
         }
     }

@@ -133,12 +133,30 @@ static void restore(struct node *c)
         restore(&c->inner[i]);
 }
 
+/* The value below a NULL is zeros, whatever the type's default is; but of an Enum it is a member, since some functions of the server look at it. */
+static int put_null(struct node *c)
+{
+    const struct tr_ch_type *v = c->value;
+    uint32_t width = v->width ? v->width : 1; /* 1: the length of String's '' */
+    if (tr_buf_reserve(&c->data, width) < 0 || tr_buf_append_u8(&c->nulls, 1) < 0)
+        return TR_NOMEM;
+    if (v->kind == TR_CH_ENUM8 || v->kind == TR_CH_ENUM16) {
+        if (tr_ch_value_append_default(v, &c->data) < 0)
+            return TR_NOMEM;
+    } else {
+        memset(c->data.p + c->data.n, 0, width);
+        c->data.n += width;
+    }
+    c->rows++;
+    return TR_OK;
+}
+
 static int put_default(struct node *c)
 {
     const struct tr_ch_type *v = c->value;
     int rc = TR_OK;
-    if (c->type->nullable && tr_buf_append_u8(&c->nulls, 1) < 0)
-        return TR_NOMEM;
+    if (c->type->nullable)
+        return put_null(c);
     if (has_offsets(v))
         rc = tr_buf_append_u64le(&c->data, c->inner[0].rows);
     else if (v->kind == TR_CH_TUPLE)
@@ -173,7 +191,7 @@ static int put(struct node *c, struct tr_ch_from from, const struct tr_slice *te
     if (!text) {
         if (!c->type->nullable)
             return tr_ch_value_no_null(c->type, err);
-        return put_default(c) < 0 ? no_memory(err) : TR_OK;
+        return put_null(c) < 0 ? no_memory(err) : TR_OK;
     }
     if (c->type->nullable && tr_buf_append_u8(&c->nulls, 0) < 0)
         return no_memory(err);
