@@ -12,4 +12,3 @@ tr_ch_start "${1:-26}" ch
 tr_step "ClickHouse $(tr_ch ch 'SELECT version()')"
 # shellcheck disable=SC2154 # set by tr_ch_start
 python3 "$TR_E2E_DIR/clickhouse_golden.py" "$CH_URL_ch" "$encode"
-tr_step done
