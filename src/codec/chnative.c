@@ -1,7 +1,6 @@
 #include "chnative.h"
 
-#include <stdlib.h>
-
+#include "alloc.h"
 #include "check.h"
 
 /* A column, or one within: of elements, keys, values. */
@@ -48,7 +47,7 @@ static int node_init(struct node *c, const struct tr_ch_type *t)
     uint32_t n = n_inner(c->value);
     if (!n)
         return TR_OK;
-    c->inner = calloc(n, sizeof *c->inner);
+    c->inner = tr_calloc(n, sizeof *c->inner);
     if (!c->inner)
         return TR_NOMEM;
     for (uint32_t i = 0; i < n; i++)
@@ -61,7 +60,7 @@ static void node_done(struct node *c)
 {
     for (uint32_t i = 0; c->inner && i < n_inner(c->value); i++)
         node_done(&c->inner[i]);
-    free(c->inner);
+    tr_free(c->inner);
     tr_buf_done(&c->data);
     tr_buf_done(&c->nulls);
 }
@@ -77,12 +76,12 @@ static int head_init(struct tr_buf *head, const struct tr_chnative_column *def, 
 
 int tr_chnative_new(const struct tr_chnative_column *columns, uint32_t n, struct tr_chnative **ret, struct tr_err *err)
 {
-    struct tr_chnative *b = calloc(1, sizeof *b);
+    struct tr_chnative *b = tr_calloc(1, sizeof *b);
     int rc = TR_NOMEM;
     if (!b)
         return no_memory(err);
-    b->columns = calloc(n ? n : 1, sizeof *b->columns);
-    b->heads = calloc(n ? n : 1, sizeof *b->heads);
+    b->columns = tr_calloc(n ? n : 1, sizeof *b->columns);
+    b->heads = tr_calloc(n ? n : 1, sizeof *b->heads);
     if (b->columns && b->heads)
         for (rc = TR_OK; rc == TR_OK && b->n < n; b->n++) {
             b->columns[b->n].from = columns[b->n].from;
@@ -106,10 +105,10 @@ struct tr_chnative *tr_chnative_free(struct tr_chnative *b)
         node_done(&b->columns[i]);
         tr_buf_done(&b->heads[i]);
     }
-    free(b->columns);
-    free(b->heads);
+    tr_free(b->columns);
+    tr_free(b->heads);
     tr_buf_done(&b->scratch);
-    free(b);
+    tr_free(b);
     return NULL;
 }
 
