@@ -38,7 +38,6 @@ class Bench:
         self.port = 0
         self.next_id = 1
         self.proc = None
-        self.rss_max = 0
 
     # --- PostgreSQL ---
 
@@ -84,7 +83,6 @@ class Bench:
     def start(self, config):
         with open(os.path.join(self.o.tmp, "tailrace.log"), "ab") as log:
             self.proc = subprocess.Popen([self.o.tailrace, "run", "-c", config], stdout=log, stderr=log)
-        self.rss_max = 0
 
     def stop(self):
         if self.proc:
@@ -103,7 +101,6 @@ class Bench:
             if self.proc.poll() is not None:
                 raise SystemExit("tailrace is down; see tailrace.log (TR_KEEP=1 keeps it)")
             return None
-        self.rss_max = max(self.rss_max, s["rss_bytes"])
         return s
 
     def wait(self, what, condition, seconds=120, every=0.02):

@@ -100,7 +100,7 @@ def outage(o, x):
 
 
 def tables(o, x):
-    return ["## Ten thousand tables", "",
+    return ["## Many tables", "",
             "{:,} empty tables of 20 columns on one slot. RSS is that of a process started again when all are live.".format(x["n"]), ""] + \
         table(["all known after", "all live after", "CPU-s until then", "started again after", "RSS with one table", "RSS", "per idle table", "CPU-s per second, idle"],
               [["{:.0f} s".format(x["known"]), "{:.0f} s".format(x["live"]), "{:.0f}".format(x["live_cpu"]), "{:.1f} s".format(x["again"]), "{:.0f} MiB".format(x["one"] / MIB), "{:.0f} MiB".format(x["rss"] / MIB),

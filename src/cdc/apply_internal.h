@@ -37,7 +37,8 @@ struct ap_catchup {
     struct tr_apply_run *ap;
     struct ap_table *table;
     struct tr_log_reader *reader;
-    uint64_t snapshot_id, begin, end;
+    uint64_t snapshot_id, begin;
+    _Atomic(uint64_t) end;        /* set by the pipeline thread, looked at by the controller */
     uint64_t read_from;           /* pass 1: READ rows below this offset are in the shadow already */
     uint64_t change_from;         /* pass 2 starts here */
     uint64_t log_from;            /* pass 2: changes from here on go to the changelog as well, which had refused them; UINT64_MAX: none */

@@ -14,6 +14,10 @@
 #include "failpoint.h"
 
 enum { FRAMES_MAX = 256 };
+enum {
+    OF_SNAPSHOTS = 1 << TR_OP_READ | 1 << TR_OP_FILL, /* pass 1 alone has to do with these */
+    OF_CHANGES = 1 << TR_OP_INSERT | 1 << TR_OP_UPDATE | 1 << TR_OP_DELETE | 1 << TR_OP_TRUNCATE,
+};
 #define HURRIED (100 * TR_NS_PER_MS)
 
 static struct tr_apply_run *of(struct tr_source *s)
@@ -86,7 +90,10 @@ int tr_apply_main_lane_init(struct tr_apply_run *ap, struct tr_err *err)
     ap->v = tr_malloc(FRAMES_MAX * sizeof *ap->v);
     if (!ap->frames || !ap->v)
         return tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for sink %s", ap->cfg.name);
-    return ap->cfg.log->ops->reader_new(ap->cfg.log, 0, ap->start_offset, &ap->reader, err);
+    int rc = ap->cfg.log->ops->reader_new(ap->cfg.log, 0, ap->start_offset, &ap->reader, err);
+    if (rc >= 0)
+        ap->reader->want.skip = OF_SNAPSHOTS;
+    return rc;
 }
 
 /* ---- catch-up lanes ---- */
@@ -172,6 +179,7 @@ static int catchup_poll(struct tr_lane *l, uint32_t max, struct tr_payloads *ret
             return rc;
         c->turn = false;
         c->phase = 1;
+        c->reader->want.skip = OF_SNAPSHOTS;
     }
     int n = tr_log_reader_poll(c->reader, c->frames, TR_MIN(max, FRAMES_MAX), err);
     if (n <= 0)
@@ -309,6 +317,7 @@ int tr_apply_catchup_new(struct tr_apply_run *ap, struct ap_table *t, struct ap_
         tr_apply_catchup_free(c);
         return rc;
     }
+    c->reader->want = (struct tr_log_want){.table_id = t->table_id, .skip = c->phase == 1 ? OF_SNAPSHOTS : OF_CHANGES};
     tr_mutex_lock(&ap->lock);
     c->next = ap->catchups;
     ap->catchups = c;

@@ -18,14 +18,18 @@
 #include "list.h"
 
 #define CONFIRM_EVERY TR_NS_PER_S
-enum { SNAP_LANE = 1, QUEUE_BYTES_MAX = 32 << 20 };
+enum { SNAP_LANE = 1, QUEUE_BYTES_MAX = 32 << 20, ROWS_PER_POLL = 1024 };
 
+/* Changes, or rows of a chunk. Those lie packed, and are changes only while they are delivered: a change is larger than most rows. */
 struct tr_snap_run {
     struct tr_list link;
     struct tr_arena arena;
-    struct tr_schema *schema;  /* of the first row; rows of another one hold a reference of their own */
+    struct tr_schema *schema;  /* of the first change, which others refer to on their own; of all rows */
     struct tr_change **v;
-    uint32_t n, cap;
+    uint8_t **rows;            /* as pack() makes them */
+    uint32_t n, cap;           /* of either */
+    uint32_t delivered;
+    uint64_t snapshot_id, h;   /* of the rows */
     int64_t position;
 };
 
@@ -39,8 +43,11 @@ struct snap_lane {
     bool closed;               /* lock */
     struct tr_waker *waker;    /* lock: of the pipeline thread */
     struct tr_snap_run *run;   /* being delivered */
-    struct tr_payload *v;
-    uint32_t cap;
+    struct tr_payload *v;      /* ROWS_PER_POLL, as the changes */
+    struct tr_change *changes;
+    struct tr_slice *values;   /* of the rows delivered now, each n_columns */
+    uint8_t *states;
+    uint32_t n_columns;
     _Atomic(int64_t) durable;
     void (*notify)(void *);
     void *notify_arg;
@@ -79,26 +86,37 @@ struct tr_snap_run *tr_snap_run_free(struct tr_snap_run *r)
 {
     if (!r)
         return NULL;
-    for (uint32_t i = 0; i < r->n; i++)
+    for (uint32_t i = 0; r->v && i < r->n; i++)
         if (r->v[i]->schema != r->schema)
             tr_schema_unref(r->v[i]->schema);
     tr_schema_unref(r->schema);
     tr_arena_done(&r->arena);
     tr_free(r->v);
+    tr_free((void *)r->rows);
     tr_free(r);
     return NULL;
 }
 
+static int grow(struct tr_snap_run *r, void **io_v)
+{
+    if (r->n < r->cap)
+        return TR_OK;
+    uint32_t cap = r->cap ? r->cap * 2 : 16;
+    void *v = tr_realloc(*io_v, cap * sizeof(void *));
+    if (!v)
+        return TR_NOMEM;
+    *io_v = v;
+    r->cap = cap;
+    return TR_OK;
+}
+
 struct tr_change *tr_snap_run_add(struct tr_snap_run *r, const struct tr_schema *schema)
 {
-    if (r->n == r->cap) {
-        uint32_t cap = r->cap ? r->cap * 2 : 256;
-        struct tr_change **v = tr_realloc(r->v, cap * sizeof *v);
-        if (!v)
-            return NULL;
-        r->v = v;
-        r->cap = cap;
-    }
+    void *v = (void *)r->v;
+    TR_ASSERT(!r->rows);
+    if (grow(r, &v) < 0)
+        return NULL;
+    r->v = v;
     struct tr_change *c = TR_ARENA_NEW(&r->arena, struct tr_change);
     if (!c)
         return NULL;
@@ -143,10 +161,54 @@ size_t tr_snap_run_size(const struct tr_snap_run *r)
     return r->arena.bytes;
 }
 
+/* n lengths, n states, the bytes of those that are present. */
+int tr_snap_run_add_row(struct tr_snap_run *r, const struct tr_schema *schema, uint64_t snapshot_id, const struct tr_row *row)
+{
+    void *rows = (void *)r->rows;
+    uint32_t n = row->n;
+    size_t need = n * sizeof(uint32_t) + n;
+    TR_ASSERT(!r->v && n == schema->n_columns && (!r->schema || (r->schema == schema && r->snapshot_id == snapshot_id)));
+    for (uint32_t i = 0; i < n; i++)
+        need += row->state[i] == TR_PRESENT ? row->v[i].n : 0;
+    if (grow(r, &rows) < 0)
+        return TR_NOMEM;
+    r->rows = rows;
+    uint8_t *p = tr_arena_alloc_aligned(&r->arena, need, _Alignof(uint32_t));
+    if (!p)
+        return TR_NOMEM;
+    if (!r->schema)
+        r->schema = tr_schema_ref(schema);
+    r->snapshot_id = snapshot_id;
+    r->rows[r->n++] = p;
+    uint32_t *len = (uint32_t *)(void *)p;
+    p += n * sizeof *len;
+    memcpy(p, row->state, n);
+    p += n;
+    for (uint32_t i = 0; i < n; i++) {
+        len[i] = row->state[i] == TR_PRESENT ? (uint32_t)row->v[i].n : 0; /* a row is less than 2 GiB */
+        if (len[i])
+            memcpy(p, row->v[i].p, len[i]);
+        p += len[i];
+    }
+    return TR_OK;
+}
+
+static void unpack(const struct tr_snap_run *r, uint32_t at, struct tr_slice *v, uint8_t *state, struct tr_change *ret)
+{
+    uint32_t n = r->schema->n_columns;
+    const uint32_t *len = (const uint32_t *)(const void *)r->rows[at];
+    const uint8_t *st = r->rows[at] + n * sizeof *len, *p = st + n;
+    memcpy(state, st, n);
+    for (uint32_t i = 0; i < n; i++) {
+        v[i] = tr_slice_of(p, len[i]);
+        p += len[i];
+    }
+    *ret = (struct tr_change){.op = TR_OP_READ, .schema = r->schema, .snapshot_id = r->snapshot_id, .end_lsn = r->h, .after = {.v = v, .state = state, .n = n}};
+}
+
 void tr_snap_run_set_h(struct tr_snap_run *r, uint64_t h)
 {
-    for (uint32_t i = 0; i < r->n; i++)
-        r->v[i]->end_lsn = h;
+    r->h = h;
 }
 
 /* ---- the snapshot's lane ---- */
@@ -196,10 +258,10 @@ static struct snap_lane *lane_of(struct tr_lane *l)
     return tr_container_of(l, struct snap_lane, lane);
 }
 
-static int lane_poll(struct tr_lane *tl, uint32_t max, struct tr_payloads *ret, struct tr_err *err)
+static void next_run(struct snap_lane *l)
 {
-    (void)max; /* a run is bounded by its maker; splitting it would only add polls */
-    struct snap_lane *l = lane_of(tl);
+    if (l->run && l->run->delivered < l->run->n)
+        return;
     l->run = tr_snap_run_free(l->run);
     tr_mutex_lock(&l->lock);
     struct tr_list *first = tr_list_pop_front(&l->queue);
@@ -209,19 +271,44 @@ static int lane_poll(struct tr_lane *tl, uint32_t max, struct tr_payloads *ret, 
         tr_cond_broadcast(&l->room);
     }
     tr_mutex_unlock(&l->lock);
-    if (!l->run)
-        return TR_AGAIN;
-    struct tr_snap_run *r = l->run;
-    if (r->n > l->cap) {
-        struct tr_payload *v = tr_realloc(l->v, r->n * sizeof *v);
-        if (!v)
-            return tr_err_set(err, TR_FATAL, TR_DOM_CDC, "no memory for %u snapshot rows", r->n);
-        l->v = v;
-        l->cap = r->n;
+}
+
+/* For rows of so many columns. What is there is kept: tables follow one another. */
+static int make_room(struct snap_lane *l, uint32_t n_columns, struct tr_err *err)
+{
+    if (!l->v)
+        l->v = tr_malloc(ROWS_PER_POLL * sizeof *l->v);
+    if (!l->changes)
+        l->changes = tr_malloc(ROWS_PER_POLL * sizeof *l->changes);
+    if (n_columns > l->n_columns) {
+        tr_free(l->values);
+        tr_free(l->states);
+        l->values = tr_malloc(ROWS_PER_POLL * (size_t)n_columns * sizeof *l->values);
+        l->states = tr_malloc(ROWS_PER_POLL * (size_t)n_columns);
+        l->n_columns = l->values && l->states ? n_columns : 0;
     }
-    for (uint32_t i = 0; i < r->n; i++)
-        l->v[i] = (struct tr_payload){.meta = r->v[i], .position = r->position, .flags = TR_PAYLOAD_CHANGE | TR_PAYLOAD_SNAPSHOT};
-    *ret = (struct tr_payloads){.v = l->v, .n = r->n, .lane = SNAP_LANE, .upto = r->position};
+    return l->v && l->changes && n_columns <= l->n_columns ? TR_OK : tr_err_set(err, TR_FATAL, TR_DOM_CDC, "no memory for %d snapshot rows", ROWS_PER_POLL);
+}
+
+static int lane_poll(struct tr_lane *tl, uint32_t max, struct tr_payloads *ret, struct tr_err *err)
+{
+    struct snap_lane *l = lane_of(tl);
+    next_run(l);
+    struct tr_snap_run *r = l->run;
+    if (!r)
+        return TR_AGAIN;
+    int rc = make_room(l, r->rows ? r->schema->n_columns : 0, err);
+    if (rc < 0)
+        return rc;
+    uint32_t n = TR_MIN(r->n - r->delivered, TR_MIN(max, (uint32_t)ROWS_PER_POLL)), from = r->delivered;
+    for (uint32_t i = 0; i < n; i++) {
+        size_t cell = (size_t)i * l->n_columns;
+        if (r->rows)
+            unpack(r, from + i, l->values + cell, l->states + cell, &l->changes[i]);
+        l->v[i] = (struct tr_payload){.meta = r->rows ? &l->changes[i] : r->v[from + i], .position = r->position, .flags = TR_PAYLOAD_CHANGE | TR_PAYLOAD_SNAPSHOT};
+    }
+    r->delivered += n;
+    *ret = (struct tr_payloads){.v = l->v, .n = n, .lane = SNAP_LANE, .upto = r->delivered == r->n ? r->position : r->position - 1};
     return TR_OK;
 }
 
@@ -360,6 +447,9 @@ static void close_source(struct tr_source *src, int64_t deadline_ns)
         tr_snap_run_free(tr_container_of(l, struct tr_snap_run, link));
     tr_snap_run_free(s->snap.run);
     tr_free(s->snap.v);
+    tr_free(s->snap.changes);
+    tr_free(s->snap.values);
+    tr_free(s->snap.states);
     tr_cond_done(&s->snap.room);
     tr_mutex_done(&s->snap.lock);
     tr_free(s);

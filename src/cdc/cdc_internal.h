@@ -120,6 +120,8 @@ struct tr_snap_run *tr_snap_run_free(struct tr_snap_run *r);
 struct tr_change *tr_snap_run_add(struct tr_snap_run *r, const struct tr_schema *schema);
 int tr_snap_run_copy(struct tr_snap_run *r, const struct tr_row *row, struct tr_row *ret);
 int tr_snap_run_bytes(struct tr_snap_run *r, struct tr_slice s, struct tr_slice *ret);
+/* A READ of that snapshot, in a run that has nothing else, all of one schema; H is set once for all. */
+int tr_snap_run_add_row(struct tr_snap_run *r, const struct tr_schema *schema, uint64_t snapshot_id, const struct tr_row *row);
 size_t tr_snap_run_size(const struct tr_snap_run *r);
 void tr_snap_run_set_h(struct tr_snap_run *r, uint64_t h);
 

@@ -54,7 +54,7 @@ struct tr_service {
     bool headroom_alarm;
     int64_t started_us;
     int64_t stopping_us;       /* lock: when the drain began; 0: not yet */
-    struct tr_cell *m_retained, *m_headroom;
+    struct tr_cell *m_retained, *m_headroom, *m_epoch;
     struct tr_cell *m_alarms[SERVICE_KINDS];
     int64_t counted_ns;        /* the house's */
 };

@@ -53,7 +53,7 @@ int64_t tr_service_lag_us(const struct tr_service *s, const struct unit *u, int6
     return TR_MAX(TR_MAX(u->lag.end_to_end_us, silent), 0);
 }
 
-#define MOMENT_US 2000000 /* what a retry mends at once is nobody's business */
+#define MOMENT_NS (2 * TR_NS_PER_S) /* what a retry mends at once is nobody's business */
 
 /* The trouble that it has now, with the time it began; NULL: none. */
 static const struct tr_err *trouble_of(const struct unit *u, const struct tr_pipeline_status *st, int64_t *ret_since_us)
@@ -79,10 +79,10 @@ bool tr_service_unit_ready(const struct unit *u, char *ret_why, size_t cap)
     int64_t since_us;
     unit_status(u, &st);
     const struct tr_err *e = trouble_of(u, &st, &since_us);
-    int64_t s = e ? (tr_wall_us() - since_us) / 1000000 : 0;
+    int64_t s = e ? TR_MAX(tr_wall_us() - since_us, 0) / 1000000 : 0;
     if (u->state != UNIT_RUNNING)
         snprintf(ret_why, cap, "%s: %s%s%s", u->name, unit_state_name(u->state), e ? ": " : "", e ? e->msg : "");
-    else if (st.error.rc < 0 && tr_wall_us() - st.error_since_us > MOMENT_US)
+    else if (st.error.rc < 0 && tr_now_ns() - st.error_since_ns > MOMENT_NS)
         snprintf(ret_why, cap, "%s: in trouble for %" PRId64 " s: %s", u->name, s, e->msg);
     else if (!st.lanes_assigned || !st.sinks_probed)
         snprintf(ret_why, cap, "%s: %s", u->name, st.error.rc < 0 ? st.error.msg : "has not reached its sink yet");
@@ -289,9 +289,12 @@ int tr_service_status(struct tr_service *s, struct tr_buf *out)
     num(j, "epoch", src.epoch);
     lsn(j, "stream_lsn", pos);
     lsn(j, "confirmed_lsn", src.confirm_lsn);
-    num(j, "slot_retained_bytes", s->slot.retained_bytes);
-    if (s->slot.exists && s->slot.headroom_bytes != INT64_MAX)
-        num(j, "slot_headroom_bytes", s->slot.headroom_bytes);
+    if (s->slot.exists) {
+        str(j, "slot_wal_status", s->slot.wal_status);
+        num(j, "slot_retained_bytes", s->slot.retained_bytes);
+        if (s->slot.headroom_bytes != INT64_MAX)
+            num(j, "slot_headroom_bytes", s->slot.headroom_bytes);
+    }
     open_(j, "tables", "[");
     tr_mutex_unlock(&s->lock);
     c->ops->table_list(c, s->cfg.source_name, table, j, NULL);
@@ -304,15 +307,18 @@ int tr_service_status(struct tr_service *s, struct tr_buf *out)
     num(j, "segments", (int64_t)log.segments);
     close_(j, "}");
     open_(j, "sinks", "[");
-    tr_mutex_lock(&s->lock);
     for (uint32_t i = 1; i < s->n_units; i++) {
         struct unit *u = &s->units[i];
+        uint64_t recorded = 0;
+        c->ops->offset_get(c, u->name, 0, &recorded, NULL);
+        tr_mutex_lock(&s->lock);
         open_(j, NULL, "{");
         str(j, "name", u->name);
         str(j, "type", u->sink->type);
         pipeline(j, u, &st);
-        num(j, "offset", st.watermark + 1);
-        num(j, "behind", (int64_t)log.durable_offset - (st.watermark + 1));
+        int64_t offset = u->apply ? st.watermark + 1 : (int64_t)recorded;
+        num(j, "offset", offset);
+        num(j, "behind", (int64_t)log.durable_offset - offset);
         struct tr_apply_lag lag = u->lag;
         if (lag.measured_us) {
             open_(j, "lag_us", "{");
@@ -331,8 +337,8 @@ int tr_service_status(struct tr_service *s, struct tr_buf *out)
             tr_apply_tables(u->apply, sink_table, j);
         close_(j, "]");
         close_(j, "}");
+        tr_mutex_unlock(&s->lock);
     }
-    tr_mutex_unlock(&s->lock);
     close_(j, "]");
     open_(j, "alarms", "[");
     c->ops->alarm_list(c, alarm_, j, NULL);

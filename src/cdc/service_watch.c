@@ -104,6 +104,15 @@ static void count_alarm(void *arg, const struct tr_ctl_alarm *a)
     n[i]++;
 }
 
+/* A source that is not bound yet begins with the first: an alert on changes does not hear of that. */
+static void show_epoch(struct tr_service *s)
+{
+    struct tr_control *c = s->cfg.control;
+    struct tr_ctl_source src;
+    if (c->ops->source_get(c, s->cfg.source_name, &src, NULL) >= 0)
+        tr_gauge_set(s->m_epoch, TR_MAX(src.epoch, 1));
+}
+
 static void watch_counts(struct tr_service *s)
 {
     int64_t now = tr_now_ns();
@@ -112,6 +121,7 @@ static void watch_counts(struct tr_service *s)
     s->counted_ns = now + COUNT_EVERY;
     struct tr_control *c = s->cfg.control;
     struct counts n = {.service = s};
+    show_epoch(s);
     if (c->ops->table_list(c, s->cfg.source_name, count_table, &n, NULL) >= 0)
         show_counts(&s->units[0], &n);
     for (uint32_t i = 1; i < s->n_units; i++) {
@@ -187,7 +197,7 @@ static int table_cells(struct tr_family *f, struct unit *u, struct tr_err *err)
 
 int tr_service_watch_init(struct tr_service *s, struct tr_err *err)
 {
-    struct tr_family *lag, *retained, *headroom, *up, *restarts, *tables, *alarms;
+    struct tr_family *lag, *retained, *headroom, *epoch, *up, *restarts, *tables, *alarms;
     struct tr_metric_def counter = {.name = "tailrace_pipeline_restarts_total", .help = "How often it failed and was opened again.", .type = TR_COUNTER};
     struct tr_label src = {"source", s->cfg.source_name};
     int rc = gauge(s, "tailrace_end_to_end_lag_seconds", "Heartbeat: source clock to durable in the sink.", "seconds", 1e-6, &lag, err);
@@ -195,6 +205,8 @@ int tr_service_watch_init(struct tr_service *s, struct tr_err *err)
         rc = gauge(s, "tailrace_slot_retained_bytes", "WAL the source holds back for our slot.", "bytes", 0, &retained, err);
     if (rc >= 0)
         rc = gauge(s, "tailrace_slot_headroom_bytes", "WAL the source will still keep for our slot; -1: unbounded.", "bytes", 0, &headroom, err);
+    if (rc >= 0)
+        rc = gauge(s, "tailrace_source_epoch", "One more after each break, at which every table is snapshotted anew.", NULL, 0, &epoch, err);
     if (rc >= 0)
         rc = gauge(s, "tailrace_pipeline_up", "1 while it runs, has reached its peer and no trouble lasts.", NULL, 0, &up, err);
     if (rc >= 0)
@@ -207,6 +219,8 @@ int tr_service_watch_init(struct tr_service *s, struct tr_err *err)
         rc = tr_family_cell(retained, &src, 1, &s->m_retained, err);
     if (rc >= 0)
         rc = tr_family_cell(headroom, &src, 1, &s->m_headroom, err);
+    if (rc >= 0)
+        rc = tr_family_cell(epoch, &src, 1, &s->m_epoch, err);
     for (uint32_t i = 0; i < s->n_units && rc >= 0; i++) {
         struct unit *u = &s->units[i];
         struct tr_label sink = {"sink", u->name}, pipeline = {"pipeline", u->name};
@@ -223,5 +237,7 @@ int tr_service_watch_init(struct tr_service *s, struct tr_err *err)
         struct tr_label l = {"kind", i < TR_ALARM_COUNT ? tr_alarm_kind((enum tr_alarm)i) : "other"};
         rc = tr_family_cell(alarms, &l, 1, &s->m_alarms[i], err);
     }
+    if (rc >= 0)
+        show_epoch(s);
     return rc < 0 ? rc : s->cfg.control->ops->alarm_list(s->cfg.control, take_alarm, s, err);
 }

@@ -145,11 +145,8 @@ static int add_row(struct runs *r, const struct snap_task *t, const struct tr_cd
         *in_run = 0;
     }
     struct tr_snap_run *run = r->v[r->n - 1];
-    struct tr_change *c = tr_snap_run_add(run, t->schema);
-    if (!c || tr_snap_run_copy(run, &row->row, &c->after) < 0)
+    if (tr_snap_run_add_row(run, t->schema, t->snapshot_id, &row->row) < 0)
         return tr_err_set(err, TR_RETRY, TR_DOM_CDC, "no memory for the rows of a chunk");
-    c->op = TR_OP_READ;
-    c->snapshot_id = t->snapshot_id;
     (*in_run)++;
     return TR_OK;
 }

@@ -347,19 +347,47 @@ static int take(struct reader *r, struct tr_slice raw, struct tr_frame *v, bool 
     return TR_OK;
 }
 
+static bool wanted(const struct tr_log_want *w, const struct tr_logframe *f)
+{
+    return f->head.op == TR_OP_SCHEMA || (!(w->skip >> f->head.op & 1) && (!w->table_id || w->table_id == f->table_id));
+}
+
+static void pass_by(struct reader *r, const struct tr_logframe *f, bool first, struct tr_frame *v)
+{
+    if (first)
+        *v = (struct tr_frame){0};
+    v->offset = r->walk.now.offset;
+    v->table_id = f->table_id;
+    v->change.op = f->head.op;
+    tr_logwalk_step(&r->walk, f);
+    v->tx_end = !r->walk.open;
+    r->r.next = r->walk.now.offset;
+}
+
 /* As many as lie in the window; the window moves only while there is none yet. */
 static int read_some(struct reader *r, struct tr_frame *v, size_t max, struct tr_err *err)
 {
     size_t n = 0;
+    bool passed = false; /* v[n] is of a run that is not wanted */
     while (n < max) {
         uint64_t pos = r->scan.pos;
         struct tr_slice raw;
         struct tr_logframe f;
         struct tr_err why = {0};
         bool repeat = false;
-        int rc = tr_logscan_next(&r->scan, n == 0, &raw, &f, &why);
+        int rc = tr_logscan_next(&r->scan, n == 0 && !passed, &raw, &f, &why);
         if (rc == TR_AGAIN || (rc == 0 && pos == r->scan.limit))
             break;
+        if (rc > 0 && !wanted(&r->r.want, &f)) {
+            pass_by(r, &f, !passed, &v[n]);
+            passed = true;
+            continue;
+        }
+        if (passed && ++n == max) {
+            r->scan.pos = pos;
+            return (int)n;
+        }
+        passed = false;
         if (rc > 0)
             rc = take(r, raw, &v[n], &repeat, &why);
         else if (rc == 0 || rc == TR_REJECT)
@@ -377,7 +405,7 @@ static int read_some(struct reader *r, struct tr_frame *v, size_t max, struct tr
             r->r.next = r->walk.now.offset;
         }
     }
-    return (int)n;
+    return (int)(n + passed);
 }
 
 static int reader_poll(struct tr_log_reader *lr, struct tr_frame *v, size_t max, struct tr_err *err)

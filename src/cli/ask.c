@@ -37,7 +37,7 @@ static int ask(const struct tr_config *c, const char *url, const char *body, siz
     }
     if (rc < 0)
         rc = tr_err_set(err, rc == TR_RETRY ? TR_NOT_READY : rc, TR_DOM_CLI,
-                        "not running (state directory %s): nobody answers at admin.listen, %s; start it with: tailrace run (%s)", c->root.state_dir, c->admin.listen, why.msg);
+                        "not running (state directory %s): nobody answers at admin.listen, %s; why it ended is in its log; start it with: tailrace run (%s)", c->root.state_dir, c->admin.listen, why.msg);
     return rc;
 }
 

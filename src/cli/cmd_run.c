@@ -73,9 +73,10 @@ int tr_cli_cmd_run(int argc, char **argv)
     if (rc >= 0)
         rc = tr_service_start(a.service, &err);
     if (rc >= 0) {
-        char url[64] = "off";
-        if (a.admin)
-            snprintf(url, sizeof url, "http://127.0.0.1:%d", tr_admin_port(a.admin));
+        char url[256] = "off";
+        const char *listen = cfg->admin.listen, *colon = strrchr(listen, ':');
+        if (a.admin) /* the port may have been 0 */
+            snprintf(url, sizeof url, "http://%.*s:%d", colon ? (int)(colon - listen) : 0, listen, tr_admin_port(a.admin));
         tr_oslog_fields(TR_OSLOG_INFO, "tailrace", TR_OSLOG_F({"version", TR_VERSION}, {"config", o.config}, {"state_dir", cfg->root.state_dir}, {"admin", url}), "started");
         code = wait_for_the_end(&a);
     } else {

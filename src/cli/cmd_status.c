@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "ask.h"
+#include "check.h"
 #include "clock.h"
 #include "http.h"
 #include "text.h"
@@ -34,7 +35,7 @@ static int64_t num(const json_t *o, const char *k)
 
 static void ago(int64_t us, char out[32])
 {
-    int64_t s = us / 1000000;
+    int64_t s = TR_MAX(us, 0) / 1000000; /* the clock may have been set back */
     if (s < 120)
         snprintf(out, 32, "%" PRId64 " s", s);
     else if (s < 7200)
@@ -72,20 +73,38 @@ static double rate(double now, double before, int64_t us)
     return us > 0 && now >= before ? (now - before) * 1e6 / (double)us : 0;
 }
 
+/* Nothing is said of a slot that was not looked at yet. */
+static void show_slot(const json_t *c)
+{
+    char b[TR_SIZE_CHARS];
+    const char *wal = str(c, "slot_wal_status");
+    if (!strcmp(wal, "lost")) {
+        printf(", the slot is lost");
+    } else if (json_object_get(c, "slot_retained_bytes")) {
+        size(num(c, "slot_retained_bytes"), b);
+        printf(", slot holds back %s", b);
+    }
+    if (strcmp(wal, "lost") != 0 && json_object_get(c, "slot_headroom_bytes")) {
+        size(num(c, "slot_headroom_bytes"), b);
+        printf(" (%s left)", b);
+    }
+}
+
 static void show_capture(const json_t *root, struct memory *m, int64_t dt)
 {
     const json_t *c = json_object_get(root, "capture");
     char a[32], b[TR_SIZE_CHARS];
     ago(num(root, "now_us") - num(c, "since_us"), a);
-    size(num(c, "slot_retained_bytes"), b);
     printf("capture  %s for %s", str(c, "state"), a);
+    if (num(c, "epoch") > 1)
+        printf(", epoch %" PRId64, num(c, "epoch"));
     if (dt)
         printf(", %.0f rows/s", rate((double)num(c, "records_in"), m->capture_rows, dt));
-    printf(", stream at %s, slot holds back %s", str(c, "stream_lsn"), b);
-    if (json_object_get(c, "slot_headroom_bytes")) {
-        size(num(c, "slot_headroom_bytes"), b);
-        printf(" (%s left)", b);
-    }
+    if (!strcmp(str(c, "state"), "running"))
+        printf(", stream at %s", str(c, "stream_lsn"));
+    else
+        printf(", confirmed up to %s", str(c, "confirmed_lsn"));
+    show_slot(c);
     puts("");
     if (*str(c, "error")) {
         printf("         trouble ");
@@ -134,6 +153,7 @@ static void show_tables(const json_t *root, struct memory *m, int64_t dt)
 static void show_sinks(const json_t *root, struct memory *m, int64_t dt)
 {
     const json_t *list = json_object_get(root, "sinks"), *s, *t;
+    int64_t first = num(json_object_get(root, "log"), "first_offset");
     size_t i, k;
     json_array_foreach(list, i, s) {
         char a[32];
@@ -146,6 +166,8 @@ static void show_sinks(const json_t *root, struct memory *m, int64_t dt)
             m->sinks[i].rows = (double)num(s, "rows_out");
         }
         printf(", %" PRId64 " frame%s behind", num(s, "behind"), num(s, "behind") == 1 ? "" : "s");
+        if (num(s, "offset") < first)
+            printf(", the first %" PRId64 " of them no longer in the log: its tables will be snapshotted anew", first - num(s, "offset"));
         const json_t *lag = json_object_get(s, "lag_us");
         if (lag) {
             double now = (double)num(lag, "end_to_end"), last = (double)num(lag, "last");
@@ -177,7 +199,8 @@ static void show_sinks(const json_t *root, struct memory *m, int64_t dt)
                 puts(str(t, "reason"));
             }
         }
-        printf("     %zu of %zu table%s live\n", live, json_array_size(tables), json_array_size(tables) == 1 ? "" : "s");
+        if (json_array_size(tables)) /* of a sink that is being opened they are not known */
+            printf("     %zu of %zu table%s live\n", live, json_array_size(tables), json_array_size(tables) == 1 ? "" : "s");
     }
     list = json_object_get(root, "alarms");
     json_array_foreach(list, i, s) {

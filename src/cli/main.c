@@ -212,7 +212,7 @@ int tr_cli_cmd_help(int argc, char **argv)
         unknown(argv[at]);
         return TR_EXIT_USAGE;
     }
-    printf("tailrace %s %s\n\n%s\n\n%s", c->name, c->usage, c->summary, c->help);
+    printf("tailrace %s%s%s\n\n%s\n%s%s", c->name, *c->usage ? " " : "", c->usage, c->summary, *c->help ? "\n" : "", c->help);
     return TR_EXIT_OK;
 }
 

@@ -230,6 +230,9 @@ struct tr_lane_rt {
     uint32_t next;
     bool pending, blocked, not_ready, ended, flushed;
     int64_t tended_ns, hold_ns;
+    int64_t well_ns;                /* when its last trouble was over; 0: it had none */
+    int64_t proving_ns;             /* in trouble, and since when polls succeed; 0: they do not */
+    bool recurs;                    /* the trouble began anew as soon as it was over */
     struct tr_party party;
     struct tr_trouble trouble;
     /* the controller's */

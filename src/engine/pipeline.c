@@ -195,7 +195,7 @@ static void sizing_rule(const struct tr_pipeline *p, char *ret, size_t cap)
         return;
     snprintf(ret, cap,
              "max_inflight %s x low_ratio %.2f = %s is less than 2 x %s (%s): a saturated pipeline will pause and resume at min_pause; "
-             "raise max_inflight to at least %llu bytes or lower batch_bytes_max",
+             "raise max_inflight to at least %llu bytes or lower batch_size",
              tr_format_size(p->pool.limit, a), p->def.tuning.low_ratio, tr_format_size((uint64_t)have, b), tr_format_size(need, c), terms,
              (unsigned long long)(2.0 * (double)need / p->def.tuning.low_ratio) + 1);
     (void)d;
@@ -470,6 +470,7 @@ void tr_pipeline_status(const struct tr_pipeline *cp, struct tr_pipeline_status 
         const struct tr_trouble *t = tr_container_of(tr_list_first(&p->troubles), struct tr_trouble, node);
         ret->error = t->err;
         ret->error_since_us = t->with->episode.since_us;
+        ret->error_since_ns = t->with->episode.since_ns;
     }
     tr_mutex_unlock(&p->lock);
 }

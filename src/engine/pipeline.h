@@ -92,6 +92,7 @@ struct tr_pipeline_status {
     enum tr_pipeline_state state;
     struct tr_err error;             /* FAILED: why; else the last retryable trouble, rc 0 when there is none */
     int64_t error_since_us;
+    int64_t error_since_ns;          /* of a trouble, monotonic */
     uint64_t records_in, rows_out, bytes_out, batches, retries, rejects;
     uint64_t inflight_bytes, inflight_limit;
     bool blocked;                    /* back-pressure is engaged now */

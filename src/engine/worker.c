@@ -6,6 +6,8 @@
 
 /* How long a drain lets a payload wait for what is not back-pressure (a bind, say). */
 #define DRAIN_NOT_READY_NS TR_NS_PER_S
+/* How long a lane whose trouble recurs must be without it. */
+#define PROVING_NS (20 * TR_NS_PER_S)
 
 /* A pipeline thread. Each step: take new lanes, let every lane do one thing (retry its push, poll, or be tended), flush what is due,
  * and say when to be called again. The loop then waits once, for all lanes and the waker. */
@@ -101,6 +103,29 @@ static bool too_far(const struct tr_lane_rt *l)
     return atomic_load_explicit(&l->issued, memory_order_relaxed) - atomic_load_explicit(&l->resolved, memory_order_acquire) >= TR_POLLS_MAX - 1;
 }
 
+/* A lane that is well each time until it meets the same obstacle again (a transaction that does not fit on the disk) is in trouble all the time: one
+ * that fails again soon after must prove itself. */
+static void lane_failed(struct tr_worker *w, struct tr_lane_rt *l, const struct tr_err *err)
+{
+    if (!l->trouble.set)
+        l->recurs = l->well_ns && w->now_ns - l->well_ns < PROVING_NS;
+    l->proving_ns = 0;
+    tr_pl_trouble(w->p, &l->trouble, err);
+}
+
+static void lane_well(struct tr_worker *w, struct tr_lane_rt *l)
+{
+    if (!l->trouble.set)
+        return;
+    if (!l->proving_ns)
+        l->proving_ns = w->now_ns;
+    if (l->recurs && w->now_ns - l->proving_ns < PROVING_NS)
+        return;
+    l->well_ns = w->now_ns;
+    l->proving_ns = 0;
+    tr_pl_well(w->p, &l->trouble);
+}
+
 /* True when something came. */
 static bool lane_poll(struct tr_worker *w, struct tr_lane_rt *l)
 {
@@ -109,12 +134,15 @@ static bool lane_poll(struct tr_worker *w, struct tr_lane_rt *l)
     int rc = l->lane->ops->poll(l->lane, w->p->def.tuning.poll_max, &l->cur, &err);
     l->tended_ns = w->now_ns;
     if (rc >= 0) {
-        tr_pl_well(w->p, &l->trouble);
+        lane_well(w, l);
         lane_begin(w, l);
         return true;
     }
-    if (rc == TR_AGAIN || rc == TR_NOT_READY)
+    if (rc == TR_AGAIN || rc == TR_NOT_READY) {
+        if (l->proving_ns)
+            lane_well(w, l);
         return false;
+    }
     if (rc == TR_EOF) {
         l->ended = true;
         atomic_store(&l->eof, true);
@@ -123,7 +151,7 @@ static bool lane_poll(struct tr_worker *w, struct tr_lane_rt *l)
     err.rc = rc;
     if (rc == TR_RETRY || rc == TR_NOMEM) {
         l->hold_ns = w->now_ns + 5 * TR_NS_PER_MS; /* a lane that is always ready to fail must not make us spin */
-        tr_pl_trouble(w->p, &l->trouble, &err);
+        lane_failed(w, l, &err);
         return false;
     }
     tr_pl_fail(w->p, &err);

@@ -94,9 +94,17 @@ struct tr_log_reader_ops {
     void (*free)(struct tr_log_reader *r);
 };
 
+/* What a reader wants; zeroed: everything. Of frames that it does not want, poll yields the last of a run, with nothing but offset, table_id, op and
+ * tx_end; their bytes are not looked at. SCHEMA frames always come. */
+struct tr_log_want {
+    uint32_t table_id; /* frames of this table only; 0: of all */
+    uint32_t skip;     /* 1 << op, for each kind that is not wanted */
+};
+
 struct tr_log_reader {
     const struct tr_log_reader_ops *ops;
     uint64_t next; /* offset of the next frame poll will yield */
+    struct tr_log_want want; /* the owner's, to be changed between polls */
 };
 
 static inline int tr_log_append(struct tr_log *l, uint32_t p, const struct tr_log_run *v, size_t n, uint64_t *ret_next, struct tr_err *err)

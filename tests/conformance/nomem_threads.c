@@ -1,6 +1,9 @@
 /*
  * No memory in the threads: a pipeline over the memory connector, and apply over a change log (apply_kit.h). The nth allocation of all threads together fails, or all from it on
  * for a while. What runs fails and says why, is started again, as cdc/service.c would, or goes on by itself; in the end every row is there.
+ *
+ * To look into one that fails: TR_TEST_NTH=N does that allocation forty times before all others (TR_TEST_LASTING=1: with all that follow), TR_TEST_LOG=1 shows the
+ * program's log.
  */
 #include "nomem_kit.h"
 

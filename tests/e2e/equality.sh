@@ -117,11 +117,11 @@ writers() { # endless, until $TR_TMP/stop is there
     local n=$1 i=0
     while [ ! -e "$TR_TMP/stop" ]; do
         i=$((i + 1))
-        # a transaction that was prepared when the server went away belongs to nobody any more, and holds its locks
+        # a transaction that was prepared when the server went away belongs to nobody any more, and holds its locks; one that is prepared only after this look runs into the timeout
         for g in $(psql -X -A -t -d "$shop" -c "select gid from pg_prepared_xacts where gid like 'w${n}_%'" 2>/dev/null); do
             psql -X -q -d "$shop" -c "rollback prepared '$g'" >/dev/null 2>&1 || true
         done
-        python3 "$TR_E2E_DIR/workload.py" $((seed * 1000 + n * 100000 + i)) 40 "w${n}" 2>/dev/null | psql -X -q -d "$shop" >/dev/null 2>&1 || sleep 0.3
+        python3 "$TR_E2E_DIR/workload.py" $((seed * 1000 + n * 100000 + i)) 40 "w${n}" 2>/dev/null | PGOPTIONS='-c lock_timeout=10s' psql -X -q -d "$shop" >/dev/null 2>&1 || sleep 0.3
         sleep 0.1
     done
 }

@@ -7,11 +7,10 @@ set -euo pipefail
 # shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
-# certificate NAME DAYS AUTHORITY HOST: NAME.crt and NAME.key; AUTHORITY.crt signs
-authority() {
+authority() { # NAME: NAME.crt and NAME.key
     openssl req -x509 -newkey rsa:2048 -nodes -days 10 -subj "/CN=$1" -keyout "$TR_TMP/$1.key" -out "$TR_TMP/$1.crt" 2>/dev/null
 }
-certificate() {
+certificate() { # NAME DAYS AUTHORITY HOST: NAME.crt and NAME.key, signed by the authority
     openssl req -newkey rsa:2048 -nodes -subj "/CN=$4" -keyout "$TR_TMP/$1.key" -out "$TR_TMP/$1.csr" 2>/dev/null
     printf 'subjectAltName = %s\n' "$4" >"$TR_TMP/$1.ext"
     openssl x509 -req -in "$TR_TMP/$1.csr" -CA "$TR_TMP/$3.crt" -CAkey "$TR_TMP/$3.key" -CAcreateserial -days "$2" -extfile "$TR_TMP/$1.ext" -out "$TR_TMP/$1.crt" 2>/dev/null
@@ -25,7 +24,7 @@ serve() { # CERTIFICATE: the server has it from its next connection on
     tr_psql src -c 'alter system set ssl = on' -c 'select pg_reload_conf()' >/dev/null
     sleep 0.3
 }
-sever() { # USER...: its connections end, the next ones meet what is new
+sever() { # USER: its connections end, the next ones meet what is new
     tr_psql src -c "select pg_terminate_backend(pid) from pg_stat_activity where usename = '$1'" >/dev/null 2>&1
 }
 authority ours

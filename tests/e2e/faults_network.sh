@@ -35,7 +35,6 @@ over() { # TABLE...: no faults any more: all is well, nothing is missing
 }
 write() { tt_sql "update t set n = n + 1, v = repeat(md5(random()::text), 8) where id % 7 = $((RANDOM % 7))"; }
 big() { tt_sql "insert into t select (select max(id) from t) + g, g, repeat(md5(g::text), 8) from generate_series(1, 6000) g"; }
-
 waiting() { tr_wait_until 10 'tt_status | grep -q "\"waits for source: .*closed"' || tr_fail 'no table says that it waits for the source'; }
 
 proxied source

@@ -95,6 +95,8 @@ gone() { tt_status | python3 -c 'import json, sys; s = json.load(sys.stdin); sys
 tr_wait_until 60 gone || tr_fail 'the log keeps what is beyond its bound'
 [ "$(du -sm "$TR_TMP/state/log" | awk '{ print $1 }')" -le 8 ] || tr_fail 'the log has outgrown its bound'
 lite_goes_on
+"$TAILRACE" status -c "$TT_YAML" >"$TR_TMP/status.log"
+grep -Eq '^sink pg .* frames behind, the first [0-9]+ of them no longer in the log' "$TR_TMP/status.log" || tr_fail "status does not say that the sink is no longer covered: $(cat "$TR_TMP/status.log")"
 tr_pg_restart dst
 tt_told 'ERROR.*apply: gapped: the sink stopped at offset [0-9]+ and the log now begins at [0-9]+; asking for new snapshots of its tables sink=pg'
 tt_live public.t public.marker

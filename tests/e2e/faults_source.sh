@@ -26,6 +26,9 @@ change() { # every kind, so that a mirror that missed it differs
 anew() { # EPOCH REASON
     tr_wait_until 30 "[ \"\$(epoch)\" = $1 ]" || tr_fail "the epoch is $(epoch), not $1"
     tt_told "WARN.*a new epoch begins, and every table is snapshotted anew: $2"
+    grep 'a new epoch begins' "$TR_TMP/tailrace.log" | tail -n 1 | grep -Eq "$2" || tr_fail "the last epoch begins for another reason than '$2'"
+    "$TAILRACE" status -c "$TT_YAML" >"$TR_TMP/status.log" || true
+    grep -q "^capture .*, epoch $1," "$TR_TMP/status.log" || tr_fail "status does not tell the epoch: $(cat "$TR_TMP/status.log")"
     tt_live public.t public.marker
     tt_equal public.t
     tt_well
@@ -119,7 +122,7 @@ tr_psql src -c 'alter system reset wal_level'
 tr_pg_restart src
 change
 tt_run
-anew 6 'slot tailrace is gone'
+anew 6 'the slot was never finished' # it was begun when it was found gone
 
 tr_step 'a table is dropped'
 tt_sql 'drop table u'

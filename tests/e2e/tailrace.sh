@@ -131,7 +131,7 @@ tt_trouble() {
     }
 }
 
-# tt_well [SECONDS]: every unit runs and none is in trouble; all that was told is told to be over.
+# tt_well [SECONDS]: every unit runs and none is in trouble.
 tt_well() {
     tr_wait_until "${1:-40}" '[ "$(tt_units | cut -d"|" -f2- | sort -u)" = "running|" ]' || {
         tt_units >&2

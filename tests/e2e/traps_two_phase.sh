@@ -42,8 +42,16 @@ tt_do a 'commit'
 tt_equal public.t
 tt_sql "commit prepared 'big'" "begin; delete from t where id % 3 = 2; prepare transaction 'never'"
 tt_equal public.t
+tr_step 'a snapshot that waits for it says so, and does not blame who waits for it as well'
+tt_sql 'begin' 'select pg_current_xact_id()' 'lock table t in access exclusive mode' 'rollback' >/dev/null &
+waiter=$!
+tr_wait_until 10 "[ \"\$(tt_sql 'select count(*) from pg_locks where not granted')\" = 1 ]"
+"$TAILRACE" table resnapshot public.t -c "$TT_YAML" >/dev/null
+tt_waits public.t 'waits for prepared transaction never since'
 tr_kill tailrace KILL || true
-tt_sql "rollback prepared 'never'" "begin; update t set n = -n; prepare transaction 'last'" "commit prepared 'last'"
+tt_sql "rollback prepared 'never'"
+wait "$waiter"
+tt_sql "begin; update t set n = -n; prepare transaction 'last'" "commit prepared 'last'"
 tt_run
 tt_equal public.t
 tt_stop

@@ -47,9 +47,4 @@ static inline uint8_t *fuzz_rest(const uint8_t *p, size_t n, size_t head, size_t
     return rest;
 }
 
-static inline bool fuzz_same(struct tr_slice a, struct tr_slice b)
-{
-    return tr_slice_eq(a, b);
-}
-
 #endif

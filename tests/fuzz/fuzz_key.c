@@ -56,13 +56,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
     struct tr_slice in = tr_slice_of(key, rest);
     if (fuzz_taken(turn(s, in, v, &b, &err), TR_REJECT, &err)) {
         FUZZ_MUST(b.n <= rest);
-        FUZZ_MUST(b.n != rest || fuzz_same(tr_buf_slice(&b), in));
+        FUZZ_MUST(b.n != rest || tr_slice_eq(tr_buf_slice(&b), in));
         FUZZ_MUST(turn(s, tr_buf_slice(&b), w, &c, &err) == TR_OK);
         bool numbers = true;
         for (uint32_t i = 0; i < s->n_columns; i++)
             numbers &= is_number(v[i]);
         if (numbers || (type != TR_TYPE_DECIMAL && type != TR_TYPE_FLOAT32 && type != TR_TYPE_FLOAT64))
-            FUZZ_MUST(fuzz_same(tr_buf_slice(&b), tr_buf_slice(&c)));
+            FUZZ_MUST(tr_slice_eq(tr_buf_slice(&b), tr_buf_slice(&c)));
         FUZZ_MUST(c.n != b.n || tr_key_hash(tr_buf_slice(&b)) == tr_key_hash(tr_buf_slice(&c)));
         for (uint32_t i = 0; i < s->n_columns && type == TR_TYPE_TEXT; i++)
             FUZZ_MUST(tr_slice_eq(v[i], w[i]));

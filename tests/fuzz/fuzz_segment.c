@@ -1,7 +1,7 @@
 /*
  * A segment file of the change log, from its first frame on. First byte: bit 0, the frames' checksums are made right before; bit 1, the file's
  * header is the input's own first 100 bytes (with bit 0: its checksum made right), else that of a log's first segment; bit 2, another segment follows it,
- * so that it is sealed; bit 3, the index that belongs to it is missing (else the next bytes are one).
+ * so that it is sealed; bit 3, the next bytes are its index (else it has none).
  *
  * The log opens or says what is damaged; what it holds then is the input's own frames up to the end of a transaction, readable, and still there after more was
  * appended and the log opened again.
@@ -50,18 +50,13 @@ static void write_file(struct tr_fs *fs, const char *path, const void *head, siz
     tr_file_close(f);
 }
 
-static void header(const struct tr_logseg_header *h, uint8_t out[TR_LOGSEG_HEADER])
-{
-    tr_logseg_header_encode(h, out);
-}
-
 /* The files as they are before the log is opened. Returns the frames, within the input. */
 static struct tr_slice lay_out(struct tr_fs *fs, uint8_t settings, uint8_t *p, size_t n)
 {
     uint8_t head[TR_LOGSEG_HEADER];
     struct tr_logseg_header h = {.prev_base = UINT64_MAX, .created_us = 1};
     size_t taken = 0;
-    header(&h, head);
+    tr_logseg_header_encode(&h, head);
     if (settings & OWN_HEADER && n >= TR_LOGSEG_HEADER) {
         memcpy(head, p, TR_LOGSEG_HEADER);
         taken = TR_LOGSEG_HEADER;
@@ -91,7 +86,7 @@ static struct tr_slice lay_out(struct tr_fs *fs, uint8_t settings, uint8_t *p, s
             at += f.head.length;
         }
         h = (struct tr_logseg_header){.base = w.now.offset, .created_us = 2, .prev_base = 0, .prev_end = TR_LOGSEG_DATA + at, .walk = w};
-        header(&h, head);
+        tr_logseg_header_encode(&h, head);
         if (h.base) {
             snprintf(path, sizeof path, "/log/p0000/%s", tr_logseg_name(name, h.base, ".seg"));
             write_file(fs, path, head, sizeof head, NULL, 0);

@@ -303,11 +303,6 @@ bool sim_differs(char *ret, size_t cap)
 
 /* ---- the log ---- */
 
-struct in_log {
-    uint64_t version;
-    uint8_t op;
-};
-
 static int by_number(const void *a, const void *b)
 {
     uint64_t x, y;

@@ -3,15 +3,15 @@
  * code: stream and decoder, capture, snapshot, change log, engine, apply, service, with all their threads (os/sim/sched_sim.h), on a disk in
  * memory that crashes (os/sim/fs_sim.h), the control store in memory, a model of PostgreSQL (pgmodel.h) and two memory sinks.
  *
- *   cdc_sim [--seeds N] [--from S] [--steps N] [--jobs N] [--trace] [--shrink]
+ *   cdc_sim [--seeds N] [--from S] [--steps N] [--jobs N] [--trace] [--shrink] [--without FEATURE]...      (--jobs 0: in this process, for a debugger)
  *
  * A seed chooses a world (what is likely, which faults there are) and then, step by step, what happens in it. In the end the faults stop, all
  * transactions end, and what must be true is looked at.
  *
- * Always:     nothing is confirmed to the server that is not in the durable log (pgwire.c's feedback, checked when tailrace has died);
- *             a mirror whose tables are live shows the source as it was after some commit, all tables of it after the same
+ * Always:     a mirror whose tables are live shows the source as it was after some commit, all tables of it after the same
  * In the end: tailrace comes to rest with all tables live, within a bounded time; both mirrors equal the source; each committed
- *             change of a published table stands in the log once, in commit order, and in the changelogs
+ *             change of a published table stands in the log once, in commit order, and in the changelogs. What was confirmed to the server before
+ *             it was durable is not sent again after a crash, and so is missing there
  */
 #include <inttypes.h>
 #include <malloc.h>
@@ -215,6 +215,7 @@ static void run_seed(uint64_t seed, uint32_t steps, const bool *without)
     }
     sim_trace("the faults stop");
     sim_w.on[F_points] = false;
+    sim_w.calm = true;
     tr_failpoint_clear();
     tr_fs_sim_fail_nth(sim_w.fs, 0, 0);
     sim_w.pg.up = true;
@@ -344,8 +345,18 @@ static void print_counts(void)
            " async_undone %" PRIu64 " streamed_before_visible %" PRIu64 " streamed_open %" PRIu64 " streamed_aborts %" PRIu64 " heartbeats %" PRIu64 " failovers %" PRIu64 " slots_lost %" PRIu64 " removed_from_publication %" PRIu64 "\n",
            p->tx, p->commits, p->aborts, p->sub_aborts, p->moves, p->truncates, p->unique_waits, p->crashes, p->async_undone, p->hung_streamed, p->streamed, p->streamed_aborted, p->beats,
            p->failovers, p->slots_lost, p->removals);
-    printf("snapshot: chunks %" PRIu64 " (replica %" PRIu64 ") fence_waits %" PRIu64 " fills %" PRIu64 " (empty %" PRIu64 ") tables_added %" PRIu64 "\n", p->chunks, p->replica_chunks, p->fence_waits,
+    printf("snapshot: chunks %" PRIu64 " (replica %" PRIu64 ") fence_waits %" PRIu64 " fills %" PRIu64 " (empty %" PRIu64 ") added_to_publication %" PRIu64 "\n", p->chunks, p->replica_chunks, p->fence_waits,
            p->fills, p->empty_fills, p->adds);
+}
+
+/* The rest of a command line that repeats a seed. */
+static void print_again(uint64_t seed, const struct args *a)
+{
+    printf("--from %" PRIu64 " --seeds 1 --steps %u --trace", seed, a->steps);
+    for (int i = 0; i < FEATURES_COUNT; i++)
+        if (a->without[i])
+            printf(" --without %s", feature_names[i]);
+    printf("\n");
 }
 
 /* Fewer steps and fewer features, as long as it fails. */
@@ -369,11 +380,9 @@ static void shrink(struct args a, uint64_t seed)
             }
         }
     run_all(&a);
-    printf("smallest found: --from %" PRIu64 " --seeds 1 --steps %u --trace", seed, a.steps);
-    for (int i = 0; i < FEATURES_COUNT; i++)
-        if (a.without[i])
-            printf(" --without %s", feature_names[i]);
-    printf("\n  %s\n", sim_shared->failure);
+    printf("smallest found: ");
+    print_again(seed, &a);
+    printf("  %s\n", sim_shared->failure);
 }
 
 static int usage(void)
@@ -440,7 +449,8 @@ int main(int argc, char **argv)
     if (ok)
         return 0;
     uint64_t seed = sim_shared->failed_seed;
-    printf("FAILED: seed %" PRIu64 ": %s\nagain: %s --from %" PRIu64 " --seeds 1 --steps %u --trace\n", seed, sim_shared->failure, argv[0], seed, a.steps);
+    printf("FAILED: seed %" PRIu64 ": %s\nagain: %s ", seed, sim_shared->failure, argv[0]);
+    print_again(seed, &a);
     if (a.shrink)
         shrink(a, seed);
     return 1;

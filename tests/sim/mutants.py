@@ -130,6 +130,9 @@ def main():
     args = p.parse_intermixed_args()
     build = args.build.resolve()
     mutants = [Mutant(x) for x in sorted((HERE / "mutants").glob("*.mutant"))]
+    unknown = set(args.names) - {m.name for m in mutants}
+    if unknown:
+        sys.exit(f"there is no mutant {', '.join(sorted(unknown))}")
     mutants = [m for m in mutants if m.name in args.names or (not args.names and (args.all or not m.rare))]
     commands = compile_commands(build)
     missed = 0

@@ -529,6 +529,11 @@ bool pgmodel_publishes(const struct pgmodel *m, uint32_t table)
     return m->n_publishing[table] && m->publishing[table][m->n_publishing[table] - 1].on;
 }
 
+bool pgmodel_slot_active(const struct pgmodel *m)
+{
+    return m->slot.active || tr_now_ns() < m->slot.active_until_ns;
+}
+
 void pgmodel_publish(struct pgmodel *m, uint32_t table, bool on)
 {
     if (pgmodel_publishes(m, table) == on || m->n_publishing[table] == PG_PUBLISHINGS_MAX)

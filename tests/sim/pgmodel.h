@@ -42,7 +42,6 @@ struct pg_tx {
     int storage[PG_TABLES];   /* of its own TRUNCATE, not yet everybody's; -1 */
     int commit_rec;           /* -1 */
     int64_t commit_us;
-    uint32_t ops;
     int pending[PG_PENDING_MAX]; /* versions whose unique check waits */
     uint32_t n_pending;
     int sub;                  /* the savepoint in force; -1 */
@@ -77,7 +76,7 @@ struct pg_snapshot {
 };
 
 struct pg_counts {
-    uint64_t tx, commits, aborts, sub_aborts, moves, truncates, async_undone, hung_streamed, unique_waits, crashes, failovers, slots_lost, cuts, streamed, streamed_aborted, chunks,
+    uint64_t tx, commits, aborts, sub_aborts, moves, truncates, async_undone, hung_streamed, unique_waits, crashes, failovers, slots_lost, streamed, streamed_aborted, chunks,
         replica_chunks, fills, empty_fills, fence_waits, beats, adds, removals;
 };
 
@@ -165,6 +164,7 @@ struct pg_row pgmodel_read(const struct pgmodel *m, const struct pg_snapshot *s,
 struct pg_row pgmodel_now(const struct pgmodel *m, uint32_t table, uint32_t key); /* all that is visible */
 bool pgmodel_is_published(const struct pgmodel *m, uint32_t rec);
 bool pgmodel_publishes(const struct pgmodel *m, uint32_t table); /* now */
+bool pgmodel_slot_active(const struct pgmodel *m); /* somebody reads from it, or the server has not noticed yet that nobody does */
 void pgmodel_publish(struct pgmodel *m, uint32_t table, bool on);
 
 /* ---- pgsource.c, pgwire.c */
@@ -172,5 +172,6 @@ struct tr_cdc *pgsource_new(struct pgmodel *m); /* of one life of the process; i
 void pgwire_bind(struct pgmodel *m);
 bool pgwire_fd_ready(int fd, short events);
 void pgwire_hang_up(int64_t noticed_ns);        /* the process died: the server sees it then */
+struct pg_result *pgwire_describe(void);        /* what the catalog says of each table: the columns that pg_schema.c asks for */
 
 #endif

@@ -39,8 +39,6 @@ struct session {
     const struct tr_schema *schema; /* of the open chunk; the caller's */
 };
 
-PGresult *pgwire_describe(uint32_t table);
-
 static struct session *of(struct tr_cdc_session *s)
 {
     return tr_container_of(s, struct session, spi);
@@ -186,7 +184,7 @@ static int describe(struct tr_cdc_session *cs, const char *ns, const char *name,
         rc = back(s, err);
     if (rc < 0)
         return rc;
-    PGresult *r = pgwire_describe((uint32_t)(name[1] - '0'));
+    PGresult *r = pgwire_describe();
     rc = tr_pgschema_build(r, NULL, ns, name, ret, err);
     free(r);
     return rc;
@@ -242,7 +240,7 @@ static int slot_drop(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_e
     int rc = arrive(s, false, deadline_ns, err);
     if (rc < 0)
         return rc;
-    if (s->m->slot.active || tr_now_ns() < s->m->slot.active_until_ns)
+    if (pgmodel_slot_active(s->m))
         return tr_err_set(err, TR_RETRY, TR_DOM_SOURCE, "the slot is active");
     s->m->slot = (struct pg_slot){0};
     return back(s, err);
@@ -255,7 +253,7 @@ static int slot_state(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_
     if (rc < 0)
         return rc;
     const struct pg_slot *k = &s->m->slot;
-    *ret = (struct tr_cdc_slot){.exists = k->exists, .active = k->active || tr_now_ns() < k->active_until_ns, .active_pid = 4711, .confirmed = k->confirmed, .restart = PG_BASE,
+    *ret = (struct tr_cdc_slot){.exists = k->exists, .active = pgmodel_slot_active(s->m), .active_pid = 4711, .confirmed = k->confirmed, .restart = PG_BASE,
                                 .headroom_bytes = INT64_MAX};
     snprintf(ret->wal_status, sizeof ret->wal_status, "%s", k->lost ? "lost" : "reserved");
     return back(s, err);

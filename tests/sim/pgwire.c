@@ -423,9 +423,7 @@ static void refuse(struct pg_conn *c, const char *sqlstate, const char *text)
     snprintf(r->message, sizeof r->message, "%s", text);
 }
 
-/* What pg_schema.c asks the catalog: see the columns there. */
-PGresult *pgwire_describe(uint32_t table);
-PGresult *pgwire_describe(uint32_t table)
+PGresult *pgwire_describe(void)
 {
     static const char *const v[3][21] = {
         {"id", "23", "-1", "integer", "23", "b", "N", "1", "t", "f", NULL, "1", "f", "d", "t", "f", "f", NULL, NULL, NULL, "f"},
@@ -433,7 +431,6 @@ PGresult *pgwire_describe(uint32_t table)
         {"t", "25", "-1", "text", "25", "b", "S", "3", "f", "f", NULL, "0", "f", "d", "t", "f", "f", NULL, NULL, NULL, "f"},
     };
     PGresult *r = calloc(1, sizeof *r);
-    (void)table;
     TR_ASSERT(r != NULL);
     r->status = PGRES_TUPLES_OK;
     r->rows = 3;
@@ -540,11 +537,6 @@ void PQfinish(PGconn *c)
     free(c);
 }
 
-static bool slot_active(void)
-{
-    return m->slot.active || tr_now_ns() < m->slot.active_until_ns;
-}
-
 static void start_replication(struct pg_conn *c, const char *sql)
 {
     const char *at = strstr(sql, "LOGICAL ");
@@ -555,7 +547,7 @@ static void start_replication(struct pg_conn *c, const char *sql)
         refuse(c, "42704", "the slot does not exist");
         return;
     }
-    if (slot_active()) {
+    if (pgmodel_slot_active(m)) {
         refuse(c, "55006", "the slot is active");
         return;
     }
@@ -584,7 +576,7 @@ int PQsendQuery(PGconn *c, const char *sql)
         r->rows = m->slot.exists;
         r->columns = 4;
         cell(r, 0, 0, tr_format_lsn(m->slot.confirmed, a));
-        cell(r, 0, 1, slot_active() ? "4711" : "0");
+        cell(r, 0, 1, pgmodel_slot_active(m) ? "4711" : "0");
         cell(r, 0, 2, m->slot.lost ? "lost" : "reserved");
         snprintf(text, sizeof text, "%llu", (unsigned long long)m->next_xid);
         cell(r, 0, 3, text);
@@ -599,13 +591,14 @@ int PQsendQueryParams(PGconn *c, const char *sql, int n, const Oid *types, const
 {
     (void)sql;
     (void)types;
+    (void)values;
     (void)lengths;
     (void)formats;
     (void)result_format;
     if (dead(c))
         return 0;
     TR_ASSERT(n == 4 && c->n_results < RESULTS_MAX);
-    c->results[c->n_results++] = pgwire_describe((uint32_t)strtoul(values[0], NULL, 10) - 1000);
+    c->results[c->n_results++] = pgwire_describe();
     return 1;
 }
 

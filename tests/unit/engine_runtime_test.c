@@ -187,12 +187,13 @@ static void test_poll_errors_are_shown_and_pass(void **state)
     struct kit k;
     (void)state;
     kit_init(&k, 1, &plain);
-    tr_mem_fail_poll(k.src, 0, TR_RETRY, 20);
+    tr_mem_fail_poll(k.src, 0, TR_RETRY, UINT32_MAX);
     kit_start(&k);
     assert_int_equal(tr_mem_assign(k.src, 0, 1, 0), TR_OK);
     KIT_UNTIL(kit_status(&k).error.rc == TR_RETRY);
     assert_true(kit_status(&k).error_since_us > 0);
     assert_int_equal(kit_status(&k).state, TR_PL_RUNNING);
+    tr_mem_fail_poll(k.src, 0, TR_RETRY, 0);
     kit_row(&k, 0, 1, 1, 1, "x");
     assert_true(tr_mem_wait_rows(k.sink[0], 1, tr_now_ns() + 10 * SEC));
     KIT_UNTIL(kit_status(&k).error.rc == 0);
@@ -201,6 +202,54 @@ static void test_poll_errors_are_shown_and_pass(void **state)
     assert_true(tr_pipeline_join(k.p, tr_now_ns() + 10 * SEC));
     assert_int_equal(kit_status(&k).state, TR_PL_FAILED);
     assert_int_equal(kit_status(&k).error.rc, TR_FATAL);
+    kit_end(&k);
+}
+
+static void test_event_errors_are_shown_and_pass(void **state)
+{
+    struct kit k;
+    (void)state;
+    kit_init(&k, 1, &plain);
+    kit_start(&k);
+    tr_mem_fail_event(k.src, TR_RETRY, UINT32_MAX);
+    KIT_UNTIL(kit_status(&k).error.rc == TR_RETRY);
+    assert_int_equal(kit_status(&k).state, TR_PL_RUNNING);
+    tr_mem_fail_event(k.src, TR_RETRY, 0);
+    kit_row(&k, 0, 1, 1, 1, "x");
+    assert_int_equal(tr_mem_assign(k.src, 0, 1, 0), TR_OK);
+    assert_true(tr_mem_wait_rows(k.sink[0], 1, tr_now_ns() + 10 * SEC));
+    KIT_UNTIL(kit_status(&k).error.rc == 0);
+    tr_mem_fail_event(k.src, TR_FATAL, 1);
+    assert_true(tr_pipeline_join(k.p, tr_now_ns() + 10 * SEC));
+    assert_int_equal(kit_status(&k).state, TR_PL_FAILED);
+    assert_int_equal(kit_status(&k).error.rc, TR_FATAL);
+    kit_end(&k);
+}
+
+/* A sink is not reached until it has answered. */
+static void test_a_sink_is_probed_until_it_answers(void **state)
+{
+    struct kit k;
+    (void)state;
+    kit_init(&k, 1, &plain);
+    k.def_sink[0].tuning.backoff_min_ns = k.def_sink[0].tuning.backoff_max_ns = 20 * MS;
+    tr_mem_script_probe(k.sink[0], TR_RETRY, UINT32_MAX);
+    kit_start(&k);
+    KIT_UNTIL(kit_status(&k).error.rc == TR_RETRY);
+    assert_false(kit_status(&k).sinks_probed);
+    tr_mem_script_probe(k.sink[0], TR_RETRY, 0);
+    KIT_UNTIL(kit_status(&k).sinks_probed && kit_status(&k).error.rc == 0);
+    struct tr_mem_sink_stats st;
+    tr_mem_sink_stats(k.sink[0], &st);
+    assert_true(st.probes >= 2);
+    kit_stop(&k);
+    kit_end(&k);
+
+    kit_init(&k, 1, &plain);
+    tr_mem_script_probe(k.sink[0], TR_FENCED, 1);
+    kit_start(&k);
+    assert_true(tr_pipeline_join(k.p, tr_now_ns() + 10 * SEC));
+    assert_int_equal(kit_status(&k).error.rc, TR_FENCED);
     kit_end(&k);
 }
 
@@ -530,6 +579,8 @@ int main(void)
         cmocka_unit_test(test_revoke_is_answered_after_the_barrier),
         cmocka_unit_test(test_a_lost_lane_is_let_go),
         cmocka_unit_test(test_poll_errors_are_shown_and_pass),
+        cmocka_unit_test(test_event_errors_are_shown_and_pass),
+        cmocka_unit_test(test_a_sink_is_probed_until_it_answers),
         cmocka_unit_test(test_commit_errors_come_again),
         cmocka_unit_test(test_eager_commits_do_not_wait),
         cmocka_unit_test(test_back_pressure_bounds_memory),

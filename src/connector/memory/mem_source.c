@@ -56,7 +56,7 @@ struct tr_mem_source {
     struct mem_event *events, *shown;
     struct tr_waker *waker;
     int fail_commit, fail_event;
-    uint32_t fail_commit_times;
+    uint32_t fail_commit_times, fail_event_times;
     struct tr_mem_source_stats stats;
 };
 
@@ -422,10 +422,11 @@ void tr_mem_lose(struct tr_mem_source *s, uint32_t lane, const char *why)
     tr_mem_unlock(&s->lock);
 }
 
-void tr_mem_fail_event(struct tr_mem_source *s, int rc)
+void tr_mem_fail_event(struct tr_mem_source *s, int rc, uint32_t times)
 {
     tr_mem_lock(&s->lock);
     s->fail_event = rc;
+    s->fail_event_times = times;
     tr_waker_wake(s->waker);
     tr_mem_unlock(&s->lock);
 }
@@ -437,9 +438,9 @@ static int source_poll_event(struct tr_source *spi, struct tr_event *ret, struct
     tr_mem_lock(&s->lock);
     tr_free(s->shown);
     s->shown = NULL;
-    if (s->fail_event) {
+    if (s->fail_event_times) {
         rc = tr_err_set(err, s->fail_event, TR_DOM_SOURCE, "scripted failure of the source");
-        s->fail_event = 0;
+        s->fail_event_times--;
     } else if (s->events) {
         s->shown = s->events;
         s->events = s->events->next;
@@ -455,7 +456,7 @@ static int source_arm(struct tr_source *spi, struct tr_waker *w, struct tr_wait 
     struct tr_mem_source *s = source_of(spi);
     tr_mem_lock(&s->lock);
     s->waker = w;
-    bool ready = s->events || s->fail_event;
+    bool ready = s->events || s->fail_event_times;
     tr_mem_unlock(&s->lock);
     *ret = (struct tr_wait){.fd = -1, .deadline_ns = INT64_MAX};
     return ready;

@@ -43,7 +43,7 @@ void tr_mem_fail_commit(struct tr_mem_source *s, int rc, uint32_t times);
 int tr_mem_assign(struct tr_mem_source *s, uint32_t lane, uint32_t epoch, int64_t from);
 void tr_mem_revoke(struct tr_mem_source *s, uint32_t lane);
 void tr_mem_lose(struct tr_mem_source *s, uint32_t lane, const char *why);
-void tr_mem_fail_event(struct tr_mem_source *s, int rc);
+void tr_mem_fail_event(struct tr_mem_source *s, int rc, uint32_t times);
 
 struct tr_mem_source_stats {
     uint64_t polls, tends, pauses, resumes, assigned_answers, revoked_answers, commits, sync_commits, commit_failures, closed_lanes;

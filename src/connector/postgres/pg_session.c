@@ -73,11 +73,12 @@ int tr_pg_session_waits_for(struct pg_session *s, uint64_t fence, int64_t deadli
         return tr_err_set(err, TR_NOT_READY, TR_DOM_SOURCE, "the replica has not replayed transaction %llu yet", (unsigned long long)fence);
     char text[256] = "";
     int rc = tr_pg_session_value(s,
-                                 "SELECT coalesce((SELECT format('transaction of process %s (application %s, user %s), open for %s, %s', pid,"
-                                 "   nullif(application_name, ''), usename, date_trunc('second', clock_timestamp() - xact_start), coalesce('waiting on ' || wait_event, state))"
-                                 "   FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY age(backend_xid) DESC LIMIT 1),"
-                                 "  (SELECT format('prepared transaction %s since %s', gid, prepared) FROM pg_prepared_xacts ORDER BY age(transaction) DESC LIMIT 1),"
-                                 "  'a transaction that is about to end')",
+                                 "SELECT coalesce((SELECT what FROM"
+                                 "  (SELECT format('transaction of process %s (application %s, user %s), open for %s, %s', pid, nullif(application_name, ''), usename,"
+                                 "    date_trunc('second', clock_timestamp() - xact_start), coalesce('waiting on ' || wait_event, state)) AS what, age(backend_xid) AS old"
+                                 "    FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()"
+                                 "   UNION ALL SELECT format('prepared transaction %s since %s', gid, date_trunc('second', prepared)), age(transaction) FROM pg_prepared_xacts) o"
+                                 "  ORDER BY old DESC LIMIT 1), 'a transaction that is about to end')", /* others may wait for the oldest */
                                  0, NULL, deadline_ns, text, sizeof text, err);
     if (rc < 0)
         return rc;
@@ -549,7 +550,8 @@ static int slot_state(struct tr_cdc_session *cs, int64_t deadline_ns, struct tr_
         tr_parse_lsn(tr_slice_str(tr_pg_val(r, 0, 2)), &ret->confirmed, NULL);
         tr_parse_lsn(tr_slice_str(tr_pg_val(r, 0, 3)), &ret->restart, NULL);
         snprintf(ret->wal_status, sizeof ret->wal_status, "%s", tr_pg_val(r, 0, 4));
-        ret->headroom_bytes = PQgetisnull(r, 0, 5) ? INT64_MAX : atoll(tr_pg_val(r, 0, 5));
+        bool lost = !strcmp(ret->wal_status, "lost"); /* then, too, there is no safe_wal_size */
+        ret->headroom_bytes = lost ? 0 : PQgetisnull(r, 0, 5) ? INT64_MAX : atoll(tr_pg_val(r, 0, 5));
         ret->retained_bytes = atoll(tr_pg_val(r, 0, 6));
         if (!PQgetisnull(r, 0, 7))
             tr_parse_lsn(tr_slice_str(tr_pg_val(r, 0, 7)), &ret->published, NULL);

@@ -305,16 +305,6 @@ tr_sched_switches(void)
 	return switches;
 }
 
-uint32_t
-tr_sched_threads(void)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < n_fibers; i++)
-		n += fibers[i].state != FREE;
-	return n;
-}
-
 /* ---- thread.h ---- */
 
 static void

@@ -33,6 +33,5 @@ void tr_sched_crash(void);                             /* from any thread; the o
 void tr_sched_yield(void);
 void tr_sched_step_wall(int64_t us);                   /* somebody sets the clock */
 uint64_t tr_sched_switches(void);
-uint32_t tr_sched_threads(void);                       /* that live, the caller included */
 
 #endif
