@@ -1,18 +1,23 @@
 #!/usr/bin/env python3
 """Our bytes for every ClickHouse type, in every shape, beside a server's own.
 
-    clickhouse_golden.py URL CH_ENCODE
+    clickhouse_golden.py URL CH_ENCODE [SEED]
 
 Per type, three tables of one column a shape: `ref` is filled by the server from SQL expressions; `rb` and `nt` from PostgreSQL's text of the same values,
 encoded by us. All must read back the same, and what we sent must be what the server writes of ref.
 """
+import ipaddress
+import random
+import struct
 import subprocess
 import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+import uuid
 
-URL, ENCODE = sys.argv[1:]
+URL, ENCODE = sys.argv[1:3]
+SEED = int(sys.argv[3]) if len(sys.argv) > 3 else random.randrange(10**9)
 SETTINGS = {
     "26": {"allow_suspicious_low_cardinality_types": 1, "flatten_nested": 0, "enable_time_time64_type": 1, "async_insert": 0, "input_format_null_as_default": 0, "print_pretty_type_names": 0},
     "18": {"allow_experimental_low_cardinality_type": 1},
@@ -248,6 +253,61 @@ def one_type(name, kind, values, low):
     return len(made), len(rows)
 
 
+def many(rows=3000):
+    """Random values in one table: the server reads the same text itself, as TabSeparated, and writes the same bytes of it."""
+    r = random.Random(SEED)
+
+    def digits(n):
+        return r.choice(["", "-"]) + str(r.randrange(10 ** r.randint(1, n)))
+
+    def decimal(p, s):
+        v = digits(p).zfill(s + 2) if s else digits(p)
+        sign, v = ("-", v.lstrip("-")) if "-" in v else ("", v)
+        v = v.zfill(s + 1)
+        return sign + v[: len(v) - s] + "." + v[len(v) - s :]
+
+    def float64():
+        while True:
+            v = struct.unpack("<d", r.randbytes(8))[0]
+            if v == v and abs(v) != float("inf"):
+                return repr(v)
+
+    def stamp():
+        return "{:04}-{:02}-{:02} {:02}:{:02}:{:02}.{:06}".format(r.randint(1900, 2299), r.randint(1, 12), r.randint(1, 28), r.randrange(24), r.randrange(60), r.randrange(60), r.randrange(10**6))
+
+    kinds = [
+        ("i64", "Int64", "int64", lambda: str(r.randint(-(2 ** r.randint(0, 63)), 2 ** r.randint(0, 63) - 1))),
+        ("u64", "UInt64", "int64", lambda: str(r.randrange(2 ** r.randint(1, 64)))),
+        ("d9", "Decimal(9, 4)", "decimal", lambda: decimal(9, 4)),
+        ("d18", "Decimal(18, 18)", "decimal", lambda: decimal(18, 18)),
+        ("d38", "Decimal(38, 10)", "decimal", lambda: decimal(38, 10)),
+        ("uuid", "UUID", "uuid", lambda: str(uuid.UUID(int=r.getrandbits(128)))),
+        ("text", "Nullable(String)", "text", lambda: NULL if r.random() < 0.2 else "".join(r.choice("ab\\\t\n'ж{}") for _ in range(r.randrange(300)))),
+    ]
+    if NEW:
+        kinds += [
+            ("f64", "Float64", "float64", float64),  # 18.16 reads a float to the nearest but one
+            ("i256", "Int256", "int64", lambda: str(r.randint(-(2 ** r.randint(0, 255)), 2 ** r.randint(0, 255) - 1))),
+            ("u128", "UInt128", "int64", lambda: str(r.randrange(2 ** r.randint(1, 128)))),
+            ("d76", "Decimal(76, 20)", "decimal", lambda: decimal(76, 20)),
+            ("dt", "DateTime64(6)", "timestamp", stamp),
+            ("d32", "Date32", "date", lambda: stamp()[:10]),
+            ("v6", "IPv6", "network", lambda: str(ipaddress.IPv6Address(r.getrandbits(128) & r.getrandbits(128) & r.getrandbits(128) | r.getrandbits(8)))),
+        ]
+    for table in ("ref", "nt"):
+        ask("DROP TABLE IF EXISTS " + table)
+        ask("CREATE TABLE {} ({}) ENGINE = Memory".format(table, ", ".join("{} {}".format(k[0], k[1]) for k in kinds)))
+    made = [[k[3]() for k in kinds] for _ in range(rows)]
+    ask("INSERT INTO ref FORMAT TabSeparated", "".join("\t".join(copied(v) for v in row) + "\n" for row in made).encode())
+    columns = [(k[0], k[1], k[2], "opaque") for k in kinds]
+    native = encode("native", columns, made)
+    ask("INSERT INTO nt FORMAT Native", native)
+    same("random rows as RowBinary, seed {}".format(SEED), encode("rowbinary", columns, made), ask("SELECT * FROM ref FORMAT RowBinary"))
+    same("random rows as Native, seed {}".format(SEED), native, ask("SELECT * FROM ref FORMAT Native"))
+    same("random rows as text, seed {}".format(SEED), ask("SELECT * FROM nt FORMAT TabSeparated"), ask("SELECT * FROM ref FORMAT TabSeparated"))
+    return rows * len(kinds)
+
+
 def main():
     types = cells = 0
     for name, kind, values, new, low in cases():
@@ -256,7 +316,7 @@ def main():
         n, rows = one_type(name, kind, values, low and (NEW or kind == "text"))
         types += 1
         cells += n * rows
-    print("{} types, {} cells in RowBinary and Native".format(types, cells))
+    print("{} types, {} cells in RowBinary and Native; {} random ones, seed {}".format(types, cells, many(), SEED))
 
 
 main()
