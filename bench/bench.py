@@ -240,6 +240,14 @@ class Bench:
             say("    log: " + json.dumps(runs[-1]))
         return runs
 
+    def encode(self):
+        """bench/ch_bench.c."""
+        runs = []
+        for _ in range(self.o.rounds):
+            runs.append(json.loads(subprocess.run([self.o.ch_bench], check=True, stdout=subprocess.PIPE, text=True).stdout))
+            say("    encode: " + json.dumps(runs[-1]))
+        return runs
+
     # --- mirrors, against loops by hand ---
 
     MIRROR = ("create table {} ({}, _tr_version bigint not null, _tr_deleted boolean not null default false, _tr_deleted_at timestamptz)")
@@ -498,7 +506,7 @@ class Bench:
 
 def main():
     p = argparse.ArgumentParser()
-    for name in ("tailrace", "log-bench", "tmp", "bin", "source", "mirror", "write"):
+    for name in ("tailrace", "log-bench", "ch-bench", "tmp", "bin", "source", "mirror", "write"):
         p.add_argument("--" + name, required=True)
     p.add_argument("--outage", type=float, default=180)
     p.add_argument("--rounds", type=int, default=3)
@@ -509,7 +517,7 @@ def main():
     o = p.parse_args()
     o.load = os.getloadavg()[0]
     b = Bench(o)
-    parts = o.parts or ["capture", "snapshot", "log", "mirror", "latency", "outage", "tables"]
+    parts = o.parts or ["capture", "snapshot", "log", "mirror", "latency", "outage", "tables", "encode"]
     out = {}
     try:
         for part in parts:

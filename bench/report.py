@@ -107,9 +107,21 @@ def tables(o, x):
                 "{:.1f} KiB".format((x["rss"] - x["one"]) / x["n"] / 1024), "{:.3f}".format(x["idle"])]])
 
 
+def encode(o, runs):
+    rows, n, first = [], runs[0]["rows"], runs[0]["columns"]
+    for kind, label in (("rowbinary", "RowBinary"), ("native", "Native")):
+        size, ns = runs[0][kind]["bytes"] / n, med(r[kind]["ns"] for r in runs)
+        rows.append([label, "{:.0f} bytes".format(size), "{:.0f} ns".format(ns), "{:.0f} MB/s".format(size / ns * 1e3), "{:.0f} MB/s".format(runs[0]["text_bytes"] / n / ns * 1e3)])
+    cells = [["`{}`".format(c["type"])] + ["{:.0f}".format(med(r["columns"][i][k] for r in runs)) for k in ("rowbinary_ns", "native_ns")] for i, c in enumerate(first)]
+    return ["## Encoding for ClickHouse", "",
+            "`bench/ch_bench.c`: {:,} events of ten columns, from PostgreSQL's text, validated; CPU time of one thread, best of the turns, formats in turns. Native costs {:.2f} times RowBinary.".format(
+                n, med(r["native"]["ns"] / r["rowbinary"]["ns"] for r in runs)), ""] + \
+        table(["format", "a row", "a row takes", "bytes out", "text in"], rows) + table(["type, alone", "RowBinary, ns a cell", "Native, ns a cell"], cells)
+
+
 def report(o, out):
     text = head(o)
-    for part in (capture, snapshot, log, mirror, latency, outage, tables):
+    for part in (capture, snapshot, log, mirror, latency, outage, tables, encode):
         if part.__name__ in out:
             text += part(o, out[part.__name__])
     return "\n".join(text)

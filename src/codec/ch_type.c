@@ -477,7 +477,7 @@ int tr_ch_type_parse(struct tr_slice text, struct tr_arena *arena, const struct 
 
 static int print_inner(const struct tr_ch_type *t, bool plain, struct tr_buf *out)
 {
-    if (t->kind == TR_CH_SIMPLE_AGGREGATE && tr_buf_printf(out, "%" TR_SLICE_FMT ", ", TR_SLICE_ARG(t->parameter)) < 0)
+    if (t->kind == TR_CH_SIMPLE_AGGREGATE && (tr_buf_append_slice(out, t->parameter) < 0 || tr_buf_append_str(out, ", ") < 0))
         return TR_NOMEM;
     for (uint32_t i = 0; i < t->n; i++) {
         if (i && tr_buf_append_str(out, ", ") < 0)

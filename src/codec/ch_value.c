@@ -4,6 +4,7 @@
 
 #include "check.h"
 #include "decfloat.h"
+#include "digits.h"
 #include "pgitems.h"
 
 typedef unsigned __int128 u128;
@@ -111,6 +112,11 @@ static inline const char *put_int(struct tr_slice s, bool is_signed, uint32_t wi
     if (p == end)
         return not_integer;
     if (TR_LIKELY(end - p <= 19)) {
+        for (uint32_t chunk; end - p >= 8; p += 8) {
+            if (!tr_digits8(p, &chunk))
+                return not_integer;
+            v = v * 100000000 + chunk;
+        }
         for (; p < end; p++) {
             if (!is_digit(*p))
                 return not_integer;
@@ -207,7 +213,8 @@ static const char *put_decimal(const struct tr_ch_type *t, struct tr_slice s, ui
 
 /* ---- floats ---- */
 
-/* Text that a float type of the source printed stands for that float. Any other must come back from it: 15 digits do from a Float64, 6 from a Float32. */
+/* Text that a float type of the source printed stands for that float, and has 17 digits at most, 9 of a float4; what is OPAQUE may be such text. Any
+ * other must come back from the float: 15 digits do from a Float64, 6 from a Float32. */
 static const char *put_float(const struct tr_ch_type *t, uint8_t from, struct tr_slice s, uint8_t *out)
 {
     static const char precision[] = "it has more digits than it can keep";
@@ -229,8 +236,9 @@ static const char *put_float(const struct tr_ch_type *t, uint8_t from, struct tr
             if ((double)narrow < wide || (double)narrow > wide)
                 return precision;
         } else if (from != TR_TYPE_FLOAT64 && from != TR_TYPE_FLOAT32) {
-            bool integer = d.exp10 == 0 && d.w <= (is64 ? UINT64_C(1) << 53 : UINT64_C(1) << 24);
-            if (!integer && d.digits > (is64 ? 15 : 6))
+            bool integer = d.exp10 == 0 && d.digits <= 19 && d.w <= (is64 ? UINT64_C(1) << 53 : UINT64_C(1) << 24);
+            uint32_t most = from == TR_TYPE_OPAQUE ? (is64 ? 17 : 9) : (is64 ? 15 : 6);
+            if (!integer && d.digits > most)
                 return precision;
         }
     }
@@ -403,22 +411,23 @@ static const char *put_time(const struct tr_ch_type *t, struct tr_slice s, uint8
 
 /* ---- UUID, addresses, strings, enums ---- */
 
-/* 0 … 15, or more than 15. */
-static inline uint32_t hex_digit(uint8_t c)
-{
-    uint32_t d = (uint32_t)(c - '0'), l = (uint32_t)((c | 0x20) - 'a');
-    return d < 10 ? d : l < 6 ? l + 10 : 0x100;
-}
+enum { HEX = 0x10 }; /* set where a byte is a hex digit, whose value the low bits are */
+#define D(c, v) [c] = HEX | (v)
+static const uint8_t hex_digit[256] = {
+    D('0', 0),  D('1', 1),  D('2', 2),  D('3', 3),  D('4', 4),  D('5', 5),  D('6', 6),  D('7', 7),  D('8', 8),  D('9', 9),  D('a', 10),
+    D('b', 11), D('c', 12), D('d', 13), D('e', 14), D('f', 15), D('A', 10), D('B', 11), D('C', 12), D('D', 13), D('E', 14), D('F', 15),
+};
+#undef D
 
-static bool hex_bytes(const uint8_t *p, size_t n, uint8_t *out)
+static inline bool hex_bytes(const uint8_t *p, size_t n, uint8_t *out)
 {
-    uint32_t bad = 0;
+    uint8_t all = HEX;
     for (size_t i = 0; i < n; i++) {
-        uint32_t v = hex_digit(p[2 * i]) << 4 | hex_digit(p[2 * i + 1]);
-        bad |= v;
-        out[i] = (uint8_t)v;
+        uint8_t hi = hex_digit[p[2 * i]], lo = hex_digit[p[2 * i + 1]];
+        all &= hi & lo;
+        out[i] = (uint8_t)(hi << 4 | (lo & 15));
     }
-    return bad < 0x100;
+    return all;
 }
 
 static const char *put_uuid(struct tr_slice s, uint8_t *out)
@@ -471,8 +480,8 @@ static bool take_ipv6(struct tr_slice s, uint8_t *out)
                 groups[n++] = (uint8_t)(v4 >> (24 - 8 * k));
             break;
         }
-        for (; i < s.n && i - from < 4 && hex_digit(s.p[i]) < 16; i++)
-            v = v << 4 | hex_digit(s.p[i]);
+        for (; i < s.n && i - from < 4 && hex_digit[s.p[i]]; i++)
+            v = v << 4 | (hex_digit[s.p[i]] & 15);
         if (i == from || n == 16)
             return false;
         groups[n++] = (uint8_t)(v >> 8);

@@ -1,7 +1,6 @@
 #include "chnative.h"
 
-#include <stdlib.h>
-
+#include "alloc.h"
 #include "check.h"
 
 /* A column, or one within: of elements, keys, values. */
@@ -48,7 +47,7 @@ static int node_init(struct node *c, const struct tr_ch_type *t)
     uint32_t n = n_inner(c->value);
     if (!n)
         return TR_OK;
-    c->inner = calloc(n, sizeof *c->inner);
+    c->inner = tr_calloc(n, sizeof *c->inner);
     if (!c->inner)
         return TR_NOMEM;
     for (uint32_t i = 0; i < n; i++)
@@ -61,7 +60,7 @@ static void node_done(struct node *c)
 {
     for (uint32_t i = 0; c->inner && i < n_inner(c->value); i++)
         node_done(&c->inner[i]);
-    free(c->inner);
+    tr_free(c->inner);
     tr_buf_done(&c->data);
     tr_buf_done(&c->nulls);
 }
@@ -77,12 +76,12 @@ static int head_init(struct tr_buf *head, const struct tr_chnative_column *def, 
 
 int tr_chnative_new(const struct tr_chnative_column *columns, uint32_t n, struct tr_chnative **ret, struct tr_err *err)
 {
-    struct tr_chnative *b = calloc(1, sizeof *b);
+    struct tr_chnative *b = tr_calloc(1, sizeof *b);
     int rc = TR_NOMEM;
     if (!b)
         return no_memory(err);
-    b->columns = calloc(n ? n : 1, sizeof *b->columns);
-    b->heads = calloc(n ? n : 1, sizeof *b->heads);
+    b->columns = tr_calloc(n ? n : 1, sizeof *b->columns);
+    b->heads = tr_calloc(n ? n : 1, sizeof *b->heads);
     if (b->columns && b->heads)
         for (rc = TR_OK; rc == TR_OK && b->n < n; b->n++) {
             b->columns[b->n].from = columns[b->n].from;
@@ -106,10 +105,10 @@ struct tr_chnative *tr_chnative_free(struct tr_chnative *b)
         node_done(&b->columns[i]);
         tr_buf_done(&b->heads[i]);
     }
-    free(b->columns);
-    free(b->heads);
+    tr_free(b->columns);
+    tr_free(b->heads);
     tr_buf_done(&b->scratch);
-    free(b);
+    tr_free(b);
     return NULL;
 }
 
@@ -133,12 +132,30 @@ static void restore(struct node *c)
         restore(&c->inner[i]);
 }
 
+/* The value below a NULL is zeros, whatever the type's default is; but of an Enum it is a member, since some functions of the server look at it. */
+static int put_null(struct node *c)
+{
+    const struct tr_ch_type *v = c->value;
+    uint32_t width = v->width ? v->width : 1; /* 1: the length of String's '' */
+    if (tr_buf_reserve(&c->data, width) < 0 || tr_buf_append_u8(&c->nulls, 1) < 0)
+        return TR_NOMEM;
+    if (v->kind == TR_CH_ENUM8 || v->kind == TR_CH_ENUM16) {
+        if (tr_ch_value_append_default(v, &c->data) < 0)
+            return TR_NOMEM;
+    } else {
+        memset(c->data.p + c->data.n, 0, width);
+        c->data.n += width;
+    }
+    c->rows++;
+    return TR_OK;
+}
+
 static int put_default(struct node *c)
 {
     const struct tr_ch_type *v = c->value;
     int rc = TR_OK;
-    if (c->type->nullable && tr_buf_append_u8(&c->nulls, 1) < 0)
-        return TR_NOMEM;
+    if (c->type->nullable)
+        return put_null(c);
     if (has_offsets(v))
         rc = tr_buf_append_u64le(&c->data, c->inner[0].rows);
     else if (v->kind == TR_CH_TUPLE)
@@ -173,7 +190,7 @@ static int put(struct node *c, struct tr_ch_from from, const struct tr_slice *te
     if (!text) {
         if (!c->type->nullable)
             return tr_ch_value_no_null(c->type, err);
-        return put_default(c) < 0 ? no_memory(err) : TR_OK;
+        return put_null(c) < 0 ? no_memory(err) : TR_OK;
     }
     if (c->type->nullable && tr_buf_append_u8(&c->nulls, 0) < 0)
         return no_memory(err);

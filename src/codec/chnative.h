@@ -3,7 +3,7 @@
  *
  *   block    = varint(columns) varint(rows) column*
  *   column   = string(name) string(type) data           string: varint(length) bytes
- *   data     = [flag of each row: 1 is NULL] values     flags only where Nullable; a NULL's value is the type's default
+ *   data     = [flag of each row: 1 is NULL] values     flags only where Nullable; a NULL's value is zeros, '', an Enum's lowest member
  *   values   = scalars one behind the other (ch_value.h)
  *            | ARRAY: u64le(end of each row's elements)  data of all elements
  *            | MAP:   the same, with data of all keys and data of all values

@@ -1,6 +1,7 @@
 #include "decfloat.h"
 
 #include "check.h"
+#include "digits.h"
 
 typedef unsigned __int128 u128;
 
@@ -153,13 +154,15 @@ static bool special(struct tr_slice s, struct tr_decfloat *d)
 /* Digits from p on; the first 19 significant ones go into w. *skipped counts those beyond. */
 static const uint8_t *digits(const uint8_t *p, const uint8_t *end, uint64_t *w, uint32_t *n, int64_t *skipped)
 {
-    for (; p < end && (uint8_t)(*p - '0') < 10; p++) {
-        if (*n < 19)
-            *w = *w * 10 + (uint64_t)(*p - '0');
-        else
-            ++*skipped;
-        *n += *n || *p != '0';
-    }
+    uint32_t chunk;
+    while (!*n && p < end && *p == '0')
+        p++;
+    for (; *n <= 11 && end - p >= 8 && tr_digits8(p, &chunk); p += 8, *n += 8)
+        *w = *w * 100000000 + chunk;
+    for (; *n < 19 && p < end && (uint8_t)(*p - '0') < 10; p++, ++*n)
+        *w = *w * 10 + (uint64_t)(*p - '0');
+    for (; p < end && (uint8_t)(*p - '0') < 10; p++, ++*n)
+        ++*skipped;
     return p;
 }
 

@@ -14,12 +14,14 @@
 #include "control_sqlite.h"
 #include "copytext.h"
 #include "ddl.h"
+#include "chnative.h"
 #include "frame.h"
 #include "fs.h"
 #include "key.h"
 #include "log.h"
 #include "pg_beat.h"
 #include "pg_stream_internal.h"
+#include "rowbinary.h"
 #include "rowimage.h"
 
 #define WITH(expr)             \
@@ -87,6 +89,54 @@ static int codecs(void *arg, struct tr_err *err)
     tr_buf_done(&key);
     tr_buf_done(&copy);
     tr_buf_done(&image);
+    return rc;
+}
+
+/* Two blocks and rows; the second turn finds everything warm. */
+static int clickhouse(void *arg, struct tr_err *err)
+{
+    static const char *const types[] = {"Nullable(Enum8('a' = 1, 'b' = 2))", "Map(String, Array(Int8))", "Tuple(a String, b SimpleAggregateFunction(sum, Decimal(38, 2)))"};
+    static const struct tr_slice v[] = {TR_SLICE_LIT("b"), TR_SLICE_LIT("\"k\"=>\"{1,2}\", \"l\"=>\"{}\""), TR_SLICE_LIT("(\"x \"\"y\",1.5)")};
+    struct tr_chnative_column cols[3] = {{.name = TR_SLICE_LIT("c")}};
+    struct tr_chnative *b = NULL;
+    struct tr_rowbinary rb = {0};
+    struct tr_buf block = {0}, row = {0};
+    struct tr_arena arena;
+    (void)arg;
+    tr_arena_init(&arena, 64, 0);
+    int rc = TR_OK;
+    for (int i = 0; i < 3; i++)
+        WITH(tr_ch_type_parse(tr_slice_str(types[i]), &arena, &cols[i].type, err));
+    WITH(tr_chnative_new(cols, 3, &b, err));
+    const struct tr_ch_type *const all[] = {cols[0].type, cols[1].type, cols[2].type};
+    const struct tr_slice names[3] = {cols[0].name};
+    WITH(tr_rowbinary_header(names, all, 3, &row, err));
+    for (int turn = 0; turn < 2 && rc >= 0; turn++) {
+        tr_buf_clear(&block);
+        for (int i = 0; i < 6 && rc >= 0; i++) {
+            size_t n = tr_chnative_bytes(b);
+            for (uint32_t k = 0; k < 3; k++) {
+                WITH(i % 3 == 1 ? tr_chnative_default(b, k, err) : tr_chnative_cell(b, k, i % 3 == 2 && k == 0 ? NULL : &v[k], err));
+                size_t before = row.n;
+                WITH(i % 3 == 1 ? tr_rowbinary_default(cols[k].type, &row, err) : tr_rowbinary_cell(&rb, cols[k].type, cols[k].from, &v[k], &row, err));
+                assert_true(rc >= 0 || row.n == before);
+            }
+            if (rc >= 0) {
+                tr_chnative_row(b);
+            } else {
+                tr_chnative_drop(b);
+                assert_int_equal(tr_chnative_bytes(b), n);
+            }
+        }
+        WITH(tr_chnative_finish(b, &block, err));
+    }
+    if (rc >= 0)
+        assert_int_equal(tr_chnative_rows(b), 0);
+    tr_chnative_free(b);
+    tr_rowbinary_done(&rb);
+    tr_buf_done(&block);
+    tr_buf_done(&row);
+    tr_arena_done(&arena);
     return rc;
 }
 
@@ -607,6 +657,12 @@ static void test_log(void **state)
     tr_buf_done(&b.next);
 }
 
+static void test_clickhouse(void **state)
+{
+    (void)state;
+    nomem_every(&(struct nomem_case){.what = "ClickHouse's formats", .run = clickhouse});
+}
+
 static void test_control_memory(void **state)
 {
     struct control_bed b = {0};
@@ -650,7 +706,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codecs),         cmocka_unit_test(test_configuration), cmocka_unit_test(test_ddl),    cmocka_unit_test(test_log),
-        cmocka_unit_test(test_control_memory), cmocka_unit_test(test_control_sqlite), cmocka_unit_test(test_decode),
+        cmocka_unit_test(test_control_memory), cmocka_unit_test(test_control_sqlite), cmocka_unit_test(test_decode), cmocka_unit_test(test_clickhouse),
     };
     corpus = argc > 1 ? argv[1] : ".";
     if (sqlite3_config(SQLITE_CONFIG_MALLOC, &lite_memory) != SQLITE_OK || sqlite3_initialize() != SQLITE_OK)

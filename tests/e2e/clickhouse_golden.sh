@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every ClickHouse type that we write, in every shape: our RowBinary and Native read back as they should, and are the server's own bytes.
 #
-#   tests/e2e/clickhouse_golden.sh [26|18]
+#   tests/e2e/clickhouse_golden.sh [26|18 [SEED]]
 set -euo pipefail
 # shellcheck source=tests/e2e/clickhouse.sh
 . "$(dirname "${BASH_SOURCE[0]}")/clickhouse.sh"
@@ -11,5 +11,4 @@ encode=$(dirname "$TAILRACE")/../../tests/e2e/ch_encode
 tr_ch_start "${1:-26}" ch
 tr_step "ClickHouse $(tr_ch ch 'SELECT version()')"
 # shellcheck disable=SC2154 # set by tr_ch_start
-python3 "$TR_E2E_DIR/clickhouse_golden.py" "$CH_URL_ch" "$encode"
-tr_step done
+python3 "$TR_E2E_DIR/clickhouse_golden.py" "$CH_URL_ch" "$encode" "${@:2}"

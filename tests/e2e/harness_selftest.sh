@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The harness itself: both PostgreSQL versions start, answer, crash, recover, stream to a standby, and leave nothing behind.
+# The harness itself: both versions of PostgreSQL and of ClickHouse start, answer, crash, recover, stream to a standby, and leave nothing behind.
 set -euo pipefail
-# shellcheck source=tests/e2e/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=tests/e2e/clickhouse.sh
+. "$(dirname "${BASH_SOURCE[0]}")/clickhouse.sh"
 
 for version in 15 18; do
     name=src$version
@@ -34,6 +34,27 @@ for version in 15 18; do
     tr_wait_until 20 "[ \"\$(tr_psql rep$version -c 'select count(*) from t')\" = 1002 ]"
     tr_pg_stop "rep$version"
     tr_pg_stop "$name"
+done
+
+for version in 26 18; do
+    name=ch$version
+    tr_step "ClickHouse $version"
+    tr_ch_start "$version" "$name" '<keep_alive_timeout>7</keep_alive_timeout>'
+    url=CH_URL_$name
+    tr_equal 'server version' "$version" "$(curl -sS "${!url}/?query=SELECT+version()" | cut -d. -f1)"
+    tr_equal 'own setting' 'Keep-Alive: timeout=7' "$(curl -sSI "${!url}/ping" | grep -io 'keep-alive: timeout=7')"
+    tr_ch "$name" 'CREATE TABLE t (a UInt8, b String) ENGINE = MergeTree ORDER BY a'
+    printf '\1\1\0\2\1\n' | tr_ch "$name" 'INSERT INTO t FORMAT RowBinary'
+    if (printf '\1' | tr_ch "$name" 'INSERT INTO t FORMAT RowBinary') 2>/dev/null || (tr_ch "$name" 'SELECT no_such_column FROM t') 2>/dev/null; then
+        tr_fail 'tr_ch takes an exception for an answer'
+    fi
+    tr_kill "$name" KILL || true
+    if (tr_ch "$name" 'SELECT 1') 2>/dev/null; then
+        tr_fail 'a killed server answers'
+    fi
+    tr_ch_restart "$name"
+    tr_equal 'rows after kill -9' $'1\t\\0\n2\t\\n' "$(tr_ch "$name" 'SELECT a, b FROM t ORDER BY a')"
+    tr_kill "$name" || true
 done
 
 tr_step 'processes'

@@ -172,8 +172,30 @@ def admin():
     put("admin", "pieces", b"\1" + post("kind=resume&table=public.t"))
 
 
+def clickhouse():
+    # beside what fuzz_chvalue.c holds: what stands for the rest, and what is refused
+    with open(os.path.join(ROOT, "tests/fuzz/fuzz_chvalue.c"), encoding="utf-8") as f:
+        table = re.search(r"types\[\] = \{(.*?)\n\};", f.read(), re.S).group(1)
+    types = [bytes(t, "utf-8").decode("unicode_escape") for t in re.findall(r'"((?:[^"\\]|\\.)*)"', table)]
+    more = ["SimpleAggregateFunction(groupArrayArray(10), Array(Int8))", "DateTime64(6, 'UTC')", "Tuple(a Int8, `b c` Tuple(String))", "Decimal32(2)", "AggregateFunction(sum, UInt64)", "Variant(Int8, String)"]
+    for k, text in enumerate(types + more):
+        put("chtype", "type-{}".format(k), text.encode())
+    texts = {
+        "Bool": "t", "Int": "-12", "Float": "-1.5e-07", "Dec": "-12.50", "Str": "x", "Fix": "abc", "Date32": "1900-01-01", "Date": "2024-02-29", "DateTime": "2026-01-01 12:00:00.123456+05:30", "Time": "12:00:00.5",
+        "UUID": "00010203-0405-0607-0809-0a0b0c0d0e0f", "IPv4": "1.2.3.4", "IPv6": "64:ff9b::1.2.3.4", "Enum": "b'", "Null": "7", "Low": "x", "Array(Int": "{1,2}", "Array(Null": '{a,NULL,"b \\"\\\\"}', "Array(Array": '{{{a},{"}"}}}',
+        "Map(String": '"a"=>"1", "b"=>NULL', "Map(Int8": '"1"=>"\\"k\\"=>\\"{a,b}\\""', "Tuple": '(1,"a ""b""")', "Nested": '{"(1,\\"{a,b}\\")"}',
+        "Array(Tuple": '{"(a,\\"{\\"\\"(b,\\"\\"\\"\\"\\"\\"\\"\\"k\\"\\"\\"\\"=>\\"\\"\\"\\"v\\"\\"\\"\\"\\"\\")\\"\\"}\\")"}',
+    }
+    for k, t in enumerate(types):
+        key = max((key for key in texts if t.lstrip("U").startswith(key) or t.startswith(key)), key=len)
+        put("chvalue", "value-{}".format(k), bytes([k, 0]) + texts[key].encode())
+    for k, text in enumerate(["\\x00ff", "infinity", "NaN", "0044-03-15 BC", "123456789012345678901234567890.123456789", "[0:1]={1,2}"]):
+        put("chvalue", "odd-{}".format(k), bytes([[13, 16, 9, 15, 12, 28][k], 9 if k == 0 else 0]) + text.encode())
+
+
 messages()
 log()
 copy()
 config()
 admin()
+clickhouse()

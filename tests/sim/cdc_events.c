@@ -108,14 +108,14 @@ static enum act choose(void)
     weight[A_REPLAY] = sim_w.pg.replayed < sim_w.pg.flushed ? 4 : 0;
     weight[A_CRASH_SOURCE] = up && sim_w.on[F_source_crashes] ? sim_w.crash_bias : 0;
     weight[A_SOURCE_UP] = up ? 0 : 6;
-    weight[A_KILL] = sim_w.process && sim_w.on[F_tailrace_crashes] ? 1 : 0;
+    weight[A_KILL] = sim_w.process && sim_w.on[F_tailrace_crashes] ? 1 + 2 * sim_w.broken : 0; /* the beginning of an epoch is the place to meet */
     weight[A_STOP] = sim_w.process && sim_w.running && !sim_below(8) ? 1 : 0;
     weight[A_START] = sim_w.process ? 0 : 8;
     weight[A_SINK] = sim_w.on[F_sink_faults] ? 2 : 0;
     weight[A_DISK] = sim_w.on[F_disk_faults] ? 1 : 0;
     weight[A_RESNAPSHOT] = sim_w.running && sim_w.on[F_resnapshot] && !sim_below(4) ? 1 : 0;
     weight[A_SLOT] = up && sim_w.on[F_slot_loss] && !sim_below(16) ? 1 : 0;
-    weight[A_FAILOVER] = up && sim_w.on[F_failover] && !sim_below(32) ? 1 : 0;
+    weight[A_FAILOVER] = up && sim_w.on[F_failover] && !sim_below(16) ? 1 : 0;
     weight[A_CUT] = sim_w.on[F_network] ? 1 : 0;
     weight[A_SEND] = sim_w.on[F_lag] ? 3 : 0;
     for (int t = 0; t < PG_TABLES; t++)
@@ -135,6 +135,12 @@ static enum act choose(void)
         r -= weight[i];
     }
     return A_NOTHING;
+}
+
+void sim_disk_fault(uint32_t within)
+{
+    sim_w.c->disk_faults++;
+    tr_fs_sim_fail_nth(sim_w.fs, 1 + sim_below(within), sim_chance(1, 2) ? ENOSPC : EIO);
 }
 
 static void sink_fault(void)
@@ -268,8 +274,7 @@ void sim_step(void)
         sink_fault();
         break;
     case A_DISK:
-        sim_w.c->disk_faults++;
-        tr_fs_sim_fail_nth(sim_w.fs, 1 + sim_below(20), sim_chance(1, 2) ? ENOSPC : EIO);
+        sim_disk_fault(20);
         break;
     case A_RESNAPSHOT:
         request_snapshot();

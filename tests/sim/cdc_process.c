@@ -121,6 +121,8 @@ void sim_start_process(void)
         TR_ASSERT(tr_failpoint_arm(spec, &err) >= 0);
         sim_trace("armed: %s", spec);
     }
+    if (sim_w.on[F_disk_faults] && !sim_w.calm && sim_chance(1, 6)) /* while log and control store are opened */
+        sim_disk_fault(60);
     sim_w.wanted = true;
     sim_w.ended = sim_w.done = false;
     sim_w.c->starts++;

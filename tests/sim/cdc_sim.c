@@ -215,6 +215,7 @@ static void run_seed(uint64_t seed, uint32_t steps, const bool *without)
     }
     sim_trace("the faults stop");
     sim_w.on[F_points] = false;
+    sim_w.calm = true;
     tr_failpoint_clear();
     tr_fs_sim_fail_nth(sim_w.fs, 0, 0);
     sim_w.pg.up = true;

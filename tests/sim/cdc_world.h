@@ -79,6 +79,7 @@ struct world {
     struct history history[HISTORY_MAX];
     uint32_t n_history, history_rec;
     struct pg_row past[PG_TABLES][PG_KEYS + 1];
+    bool calm;    /* no more faults */
     bool broken; /* continuity was lost once: mirrors lack something until they are made anew */
     uint32_t move_bias, spread, crash_bias;
     bool long_tx;      /* the oldest open transaction stays open */
@@ -104,6 +105,7 @@ void sim_trace(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 uint64_t sim_below(uint64_t n);
 bool sim_chance(uint64_t num, uint64_t den);
 void sim_dump(void); /* for --trace: the WAL, the log, the mirrors */
+void sim_disk_fault(uint32_t within); /* one of so many operations to come fails */
 void sim_look_at_states(struct states *ret); /* as the control store has them */
 const char *sim_some_point(void); /* a fault point */
 void sim_start_process(void);

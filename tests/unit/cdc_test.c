@@ -12,6 +12,7 @@
 #include "alloc.h"
 #include "check.h"
 #include "clock.h"
+#include "control_memory.h"
 #include "service_internal.h"
 #include "snapshot_internal.h"
 
@@ -186,6 +187,67 @@ static void test_strays(void **state)
         }
 }
 
+static int short_log(struct tr_log *l, uint32_t partition, struct tr_log_stats *ret, struct tr_err *err)
+{
+    (void)l;
+    (void)partition;
+    (void)err;
+    *ret = (struct tr_log_stats){.durable_offset = 50, .appended_offset = 50};
+    return TR_OK;
+}
+
+static void keep_table(void *arg, const struct tr_ctl_sink_table *t)
+{
+    struct tr_ctl_sink_table *v = arg;
+    v[t->table_id] = *t;
+}
+
+/* A log that ends before what was recorded: only what was beyond its end goes back to it, and the source is told, so that a new epoch begins. */
+static void test_set_back(void **state)
+{
+    (void)state;
+    static const struct tr_log_ops log_ops = {.stats = short_log};
+    struct tr_log log = {.ops = &log_ops, .partitions = 1};
+    struct tr_control *c = NULL;
+    struct tr_err err;
+    uint64_t token, at = 0;
+    assert_int_equal(tr_control_memory_new(&c, &err), TR_OK);
+    assert_int_equal(c->ops->lease_take(c, TR_SERVICE_LEASE, "we", 10000, &token, &err), TR_OK);
+    c->ops->act_under(c, TR_SERVICE_LEASE, token);
+    struct tr_ctl_source src = {.system_id = "7", .timeline = 1, .slot = "ours", .epoch = 1, .confirm_lsn = 100, .log_offset = 40};
+    assert_int_equal(c->ops->source_bind(c, "shop", &src, &err), TR_OK);
+    struct tr_ctl_sink_table beyond[] = {
+        {.table_id = 1, .state = TR_ST_LIVE, .mirror_live = true, .snapshot_id = 5, .begin_offset = 10, .end_offset = 20, .log_from = UINT64_MAX},
+        {.table_id = 2, .state = TR_ST_PAUSED, .end_offset = UINT64_MAX, .pause_offset = 70, .log_from = 90},
+    };
+    struct tr_ctl_sink_table within = {.table_id = 1, .state = TR_ST_LIVE, .mirror_live = true, .snapshot_id = 5, .begin_offset = 10, .end_offset = 20, .log_from = UINT64_MAX}, seen[3];
+    struct tr_ctl_offset o[] = {{.sink = "a", .offset = 100, .tables = beyond, .n_tables = 2}, {.sink = "b", .offset = 50, .tables = &within, .n_tables = 1}};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(c->ops->offset_commit(c, &o[i], &err), TR_OK);
+    struct tr_service s = {.cfg = {.control = c, .log = &log, .source_name = "shop"}};
+    tr_control_memory_fail_next(c, TR_RETRY);
+    assert_int_equal(tr_service_set_back(&s, &err), TR_RETRY);
+    for (int again = 0; again < 2; again++) { /* a crash may lie between */
+        assert_int_equal(tr_service_set_back(&s, &err), TR_OK);
+        assert_int_equal(c->ops->source_get(c, "shop", &src, &err), TR_OK);
+        assert_int_equal(src.log_offset, 100);
+        assert_int_equal(src.confirm_lsn, 100);
+        assert_int_equal(c->ops->offset_get(c, "a", 0, &at, &err), TR_OK);
+        assert_int_equal(at, 50);
+        assert_int_equal(c->ops->sink_table_list(c, "a", keep_table, seen, &err), TR_OK);
+        assert_int_equal(seen[1].state, TR_ST_GAPPED);
+        assert_false(seen[1].mirror_live);
+        assert_int_equal(seen[2].state, TR_ST_PAUSED);
+        assert_int_equal(seen[2].pause_offset, 50);
+        assert_int_equal(seen[2].log_from, 50);
+        assert_int_equal(c->ops->offset_get(c, "b", 0, &at, &err), TR_OK);
+        assert_int_equal(at, 50);
+        assert_int_equal(c->ops->sink_table_list(c, "b", keep_table, seen, &err), TR_OK);
+        assert_int_equal(seen[1].state, TR_ST_LIVE);
+    }
+    c->ops->close(c);
+}
+
 /* A source with one table, and a control store that takes what it is given. */
 struct looked {
     struct tr_cdc_session session;
@@ -323,6 +385,7 @@ int main(void)
         cmocka_unit_test(test_ready),
         cmocka_unit_test(test_fingerprints),
         cmocka_unit_test(test_strays),
+        cmocka_unit_test(test_set_back),
         cmocka_unit_test(test_looks),
     };
     return cmocka_run_group_tests_name("cdc", tests, NULL, NULL);

@@ -11,6 +11,7 @@
 
 #include <tailrace/schema.h>
 
+#include "alloc.h"
 #include "chnative.h"
 #include "decfloat.h"
 #include "prng.h"
@@ -184,7 +185,11 @@ static const struct value {
     {"Float64", TR_TYPE_DECIMAL, "0.1234567890123456", "!more digits"},
     {"Float64", TR_TYPE_INT64, "9007199254740992", "0000000000004043"},
     {"Float64", TR_TYPE_INT64, "9007199254740993", "!more digits"},
+    {"Float64", TR_TYPE_OPAQUE, "0.30000000000000004", "343333333333d33f"},
+    {"Float64", TR_TYPE_OPAQUE, "0.300000000000000041", "!more digits"},
     {"Float32", TR_TYPE_FLOAT32, "0.1", "cdcccc3d"},
+    {"Float32", TR_TYPE_OPAQUE, "123456.79", "6520f147"},
+    {"Float32", TR_TYPE_TEXT, "123456.79", "!more digits"},
     {"Float32", TR_TYPE_FLOAT32, "3.4028235e+38", "ffff7f7f"},
     {"Float32", TR_TYPE_FLOAT64, "0.1", "!more digits"},
     {"Float32", TR_TYPE_FLOAT64, "0.5", "0000003f"},
@@ -510,6 +515,60 @@ static void long_arrays_have_long_counts(void **state)
     tr_rowbinary_done(&rb);
 }
 
+/* Blocks and rows of everything that the table above accepts, again and again. */
+static int everything(struct tr_chnative **blocks, struct tr_rowbinary *rb, struct tr_buf *out, struct tr_err *err)
+{
+    int rc = TR_OK;
+    tr_buf_clear(out);
+    for (size_t i = 0; i < sizeof values / sizeof values[0] && rc == TR_OK; i++) {
+        const struct value *v = &values[i];
+        struct tr_slice s = tr_slice_str(v->text);
+        if (!blocks[i])
+            continue;
+        const struct tr_ch_type *t = type_of(v->type);
+        for (int k = 0; k < 20 && rc == TR_OK; k++) {
+            rc = tr_chnative_cell(blocks[i], 0, v->text ? &s : NULL, err);
+            if (rc == TR_OK)
+                rc = tr_rowbinary_cell(rb, t, (struct tr_ch_from){v->from, TR_TYPE_OPAQUE}, v->text ? &s : NULL, out, err);
+            if (rc == TR_OK)
+                tr_chnative_row(blocks[i]);
+        }
+        if (rc == TR_OK)
+            rc = tr_chnative_finish(blocks[i], out, err);
+    }
+    return rc;
+}
+
+static void once_warm_nothing_is_allocated(void **state)
+{
+    (void)state;
+    enum { N = sizeof values / sizeof values[0] };
+    static struct tr_chnative *blocks[N];
+    struct tr_rowbinary rb = {0};
+    struct tr_buf out = {0};
+    struct tr_err err = {0};
+    for (size_t i = 0; i < N; i++) {
+        struct tr_chnative_column c = {tr_slice_str("c"), type_of(values[i].type), {values[i].from, TR_TYPE_OPAQUE}};
+        if (values[i].hex[0] != '!')
+            assert_int_equal(tr_chnative_new(&c, 1, &blocks[i], &err), TR_OK);
+    }
+    assert_int_equal(everything(blocks, &rb, &out, &err), TR_OK);
+    struct tr_arena kept = arena; /* the types of the second turn come from memory that is there */
+    tr_arena_init(&arena, 1 << 20, 0);
+    assert_non_null(tr_arena_alloc(&arena, 1));
+    tr_alloc_fail_from(1);
+    int rc = everything(blocks, &rb, &out, &err);
+    tr_alloc_fail_nth(0);
+    if (rc != TR_OK)
+        fail_msg("%s", err.msg);
+    tr_arena_done(&arena);
+    arena = kept;
+    for (size_t i = 0; i < N; i++)
+        blocks[i] = tr_chnative_free(blocks[i]);
+    tr_rowbinary_done(&rb);
+    tr_buf_done(&out);
+}
+
 static void elements_of_bytea_are_bytes(void **state)
 {
     (void)state;
@@ -610,6 +669,7 @@ int main(void)
         cmocka_unit_test(a_block_holds_columns),
         cmocka_unit_test(defaults_are_the_types_own),
         cmocka_unit_test(long_arrays_have_long_counts),
+        cmocka_unit_test(once_warm_nothing_is_allocated),
         cmocka_unit_test(elements_of_bytea_are_bytes),
         cmocka_unit_test(a_header_names_columns_and_types),
         cmocka_unit_test(floats_are_the_nearest),
