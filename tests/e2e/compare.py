@@ -78,17 +78,19 @@ def export_sqlite(path, table, relation):
 
 
 def export_clickhouse(url, table, relation):
-    def col(c):
+    def col(c, t):
         q = '"' + c.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        return f"if(isNull({q}), 'N', concat('v', hex(assumeNotNull(toString({q})))))"
+        return q if t == "numeric" else f"if(isNull({q}), 'N', concat('v', hex(assumeNotNull(toString({q})))))"
 
     def value(t, v):
-        if v == "N":
+        if v in ("N", "\\N"):
             return None
+        if t == "numeric":  # toString() of 18.16 gets long ones wrong
+            return v
         v = bytes.fromhex(v[1:])
         return "\\x" + v.hex() if t == "bytea" else v.decode()
 
-    sql = f"SELECT {', '.join(col(c) for c in table.columns)} FROM {relation} FORMAT TabSeparated"
+    sql = f"SELECT {', '.join(col(c, t) for c, t in zip(table.columns, table.types))} FROM {relation} FORMAT TabSeparated"
     with urllib.request.urlopen(url, data=sql.encode()) as answer:
         out = answer.read().decode()
     return [[value(t, v) for t, v in zip(table.types, line.split("\t"))] for line in out.splitlines()]
