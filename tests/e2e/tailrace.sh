@@ -182,7 +182,12 @@ tt_mark() {
 # tt_equal [--hard TABLE,...] TABLE...
 tt_equal() {
     tt_mark
-    python3 "$TR_E2E_DIR/compare.py" --source "$TT_SHOP" --sqlite "$TT_LITE_FILE" --postgres "$TT_MIRROR" ${TT_CH:+--clickhouse "$(tr_get CH_URL "$TT_CH")" --database shop} "$@" public.marker >&2 || {
+    local compare=(python3 "$TR_E2E_DIR/compare.py" --source "$TT_SHOP")
+    if [ -n "${TT_CH:-}" ]; then # its tables arrive each for itself
+        compare+=(--clickhouse "$(tr_get CH_URL "$TT_CH")" --database shop)
+        tr_wait_until "${TT_WAIT:-40}" '"${compare[@]}" '"$*"' >"$TR_TMP/compare" 2>&1' || cat "$TR_TMP/compare" >&2
+    fi
+    "${compare[@]}" --sqlite "$TT_LITE_FILE" --postgres "$TT_MIRROR" "$@" public.marker >&2 || {
         "$TAILRACE" log verify -c "$TT_YAML" >&2 || true
         tr_fail "the mirrors are not equal to the source"
     }
