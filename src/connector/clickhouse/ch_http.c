@@ -133,7 +133,7 @@ int tr_ch_ask(const struct ch_sink *s, struct tr_httpc *h, const struct tr_endpo
         return rc;
     char what[256];
     snprintf(what, sizeof what, "%s: %.120s", s->sql.what, ep->url);
-    struct ch_answer a = {.status = status, .code = strtol(headers[0].value, NULL, 10), .tag = headers[1].value, .data = q->data, .body = tr_slice_of(out->p + from, out->n - from)};
+    struct ch_answer a = {.status = status, .code = strtol(headers[0].value, NULL, 10), .tag = headers[1].value, .data = q->data, .body = tr_slice_sub(tr_buf_slice(out), from, out->n)};
     return tr_ch_judge(what, &a, err);
 }
 

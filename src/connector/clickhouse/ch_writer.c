@@ -170,7 +170,7 @@ static int write_part(struct ch_writer *w, const struct tr_endpoint *ep, const s
     w->n = 0;
     w->rows = w->bytes = w->group = 0;
     for (uint32_t i = 0; i < p->n && rc >= 0; i++) {
-        struct tr_cur c = tr_cur_of(tr_slice_of(p->v[i].seg->buf.p + p->v[i].off, p->v[i].len));
+        struct tr_cur c = tr_cur_of(tr_slice_sub(tr_buf_slice(&p->v[i].seg->buf), p->v[i].off, p->v[i].off + p->v[i].len));
         struct ch_record r;
         while (rc >= 0 && (rc = tr_ch_record_next(&c, &r, err)) >= 0)
             rc = write_record(w, ep, t, p, &r, deadline_ns, err);
