@@ -64,13 +64,13 @@ static int ask_server(struct ch_sink *s, int64_t deadline_ns, bool *ret_has_data
 
 int tr_ch_connect(struct ch_sink *s, int64_t deadline_ns, struct tr_err *err)
 {
-    if (s->known)
+    if (atomic_load(&s->known))
         return TR_OK;
     bool has_database = false;
     int rc = ask_server(s, deadline_ns, &has_database, err);
     if (rc >= 0)
         rc = lease_table(s, has_database, deadline_ns, err);
-    s->known = rc >= 0;
+    atomic_store(&s->known, rc >= 0);
     return rc == TR_STALE || rc == TR_REJECT ? TR_RETRY : rc;
 }
 

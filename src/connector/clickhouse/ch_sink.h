@@ -54,7 +54,7 @@ struct ch_sink {
     struct tr_httpc *http;     /* target thread */
     uint32_t at;               /* target thread: the endpoint that it asks */
     _Atomic(uint32_t) acked;   /* the endpoint of the last write: what was written before is asked for there */
-    bool known;                /* target thread: the server was asked what it is, and has our tables */
+    _Atomic(bool) known;       /* the server was asked what it is, and has our tables; a writer takes it back when one is missing */
 };
 
 /* ---- ch_http.c ---- */
@@ -107,12 +107,15 @@ struct ch_table {
     char *insert, *select, *keys; /* statements; keys: the structure of the keys that select is sent */
     char *truncate[2];         /* before what the columns that are ours get, and before the version below which rows go */
     struct tr_slice header;    /* of RowBinaryWithNamesAndTypes; "" for a server that knows none */
+    char *parts;               /* asks how many active parts the table has */
+    /* writers: parts are made no faster than the server merges them (ch_writer.c) */
+    _Atomic(int64_t) next_ns, ask_ns, gap_ns;
 };
 
 int tr_ch_table_new(const struct ch_sink *s, const struct tr_sqltarget *t, enum tr_table_kind kind, struct ch_table **ret, struct tr_err *err);
 struct ch_table *tr_ch_table_free(struct ch_table *t);
 
-static inline const struct ch_table *tr_ch_table_of(const struct tr_target *t)
+static inline struct ch_table *tr_ch_table_of(const struct tr_target *t)
 {
     return tr_sqltarget_of(t)->own;
 }

@@ -82,8 +82,11 @@ static bool statements(struct ch_table *t, const struct tr_want *w, struct tr_bu
     t->insert = taken(q, ok);
     if (!t->insert || (t->today && !header(t, w, q)))
         return false;
-    if (t->kind != TR_TABLE_MIRROR_SOFT)
-        return true;
+    ok = tr_buf_append_str(q, "SELECT count() FROM system.parts WHERE active AND database = ") >= 0 && tr_ch_literal(tr_slice_str(w->ns), q) >= 0 &&
+         tr_buf_append_str(q, " AND table = ") >= 0 && tr_ch_literal(tr_slice_str(w->name), q) >= 0 && tr_buf_append_str(q, " FORMAT RowBinary") >= 0;
+    t->parts = taken(q, ok);
+    if (!t->parts || t->kind != TR_TABLE_MIRROR_SOFT)
+        return t->parts;
     ok = tr_buf_append_str(q, "SELECT ") >= 0 && list(w, q) && tr_buf_append_str(q, " FROM ") >= 0 && tr_ch_name(w->ns, w->name, q) >= 0 &&
          tr_buf_append_str(q, " FINAL WHERE (") >= 0 && key_list(t, false, q) && tr_buf_append_str(q, ") IN keys FORMAT RowBinary") >= 0;
     t->select = taken(q, ok);
@@ -131,6 +134,7 @@ struct ch_table *tr_ch_table_free(struct ch_table *t)
     tr_free(t->insert);
     tr_free(t->select);
     tr_free(t->keys);
+    tr_free(t->parts);
     tr_free(t->truncate[0]);
     tr_free(t->truncate[1]);
     tr_arena_done(&t->arena);

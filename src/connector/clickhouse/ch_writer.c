@@ -2,6 +2,10 @@
  * ch_writer.c: a sealed batch into INSERTs: one for all rows of the part, but where TRUNCATE stands among them, or where they are more than the server
  * takes as one block. Each has the part's token and its own number, so that one that was applied and did not get to answer is dropped when it comes again.
  *
+ * Pace. Each INSERT makes a part, and a table of too many parts is slow to read and in the end refuses INSERTs. Once a second a table that is written is
+ * asked for its active parts: above PARTS_FREE each INSERT keeps a distance from the one before, that grows with them up to GAP_MAX; rows gather in the
+ * meantime, and come in fewer parts.
+ *
  * TRUNCATE is an INSERT … SELECT of tombstones for the rows that live; the engine sees to it that every earlier batch is durable by then.
  */
 #include <stdio.h>
@@ -12,10 +16,13 @@
 #include "alloc.h"
 #include "ch_sink.h"
 #include "check.h"
+#include "clock.h"
 #include "ddl_clickhouse.h"
 #include "failpoint.h"
 
 enum { ROWS_MAX = 1000000, BYTES_MAX = 200 << 20, ZSTD_LEVEL = 1 }; /* a block of the server's holds 1,048,449 rows and 256 MiB */
+
+enum { PARTS_FREE = 60, GAP_PER_PART_MS = 5, GAP_MAX_MS = 1000 };
 
 struct ch_writer {
     struct tr_writer writer;
@@ -28,6 +35,7 @@ struct ch_writer {
     uint32_t group;            /* number of the INSERT in its part */
     ZSTD_CCtx *zstd;
     struct tr_buf packed, answer, text;
+    _Atomic(bool) interrupted; /* while it waits */
 };
 
 static struct ch_writer *of(struct tr_writer *w)
@@ -163,10 +171,42 @@ static int write_record(struct ch_writer *w, const struct tr_endpoint *ep, const
     return rc;
 }
 
+static void learn_pace(struct ch_writer *w, const struct tr_endpoint *ep, struct ch_table *t, int64_t now_ns, int64_t deadline_ns)
+{
+    int64_t due = atomic_load(&t->ask_ns);
+    if (now_ns < due || !atomic_compare_exchange_strong(&t->ask_ns, &due, now_ns + TR_NS_PER_S)) /* one of the writers */
+        return;
+    struct tr_slice sql = tr_slice_str(t->parts);
+    struct ch_query q = {.params = "", .body = &sql, .n_body = 1, .content_type = "text/plain", .answer_max = 1 << 20, .data = true};
+    if (ask(w, ep, &q, deadline_ns, NULL) < 0)
+        return;
+    struct tr_cur c = tr_cur_of(tr_buf_slice(&w->answer));
+    uint64_t parts = tr_cur_le64(&c);
+    int64_t gap = parts > PARTS_FREE ? (int64_t)TR_MIN((parts - PARTS_FREE) * GAP_PER_PART_MS, GAP_MAX_MS) : 0;
+    if (tr_cur_done(&c))
+        atomic_store(&t->gap_ns, gap * TR_NS_PER_MS);
+}
+
+/* RETRY: interrupted, or there is no time left. */
+static int keep_pace(struct ch_writer *w, const struct tr_endpoint *ep, struct ch_table *t, int64_t deadline_ns, struct tr_err *err)
+{
+    int64_t now = tr_now_ns();
+    learn_pace(w, ep, t, now, deadline_ns);
+    int64_t at = atomic_load(&t->next_ns), mine;
+    do
+        mine = TR_MAX(at, now);
+    while (!atomic_compare_exchange_weak(&t->next_ns, &at, mine + atomic_load(&t->gap_ns)));
+    while (now < mine && now < deadline_ns && !atomic_load(&w->interrupted)) {
+        tr_sleep_ns(TR_MIN(mine - now, 10 * TR_NS_PER_MS));
+        now = tr_now_ns();
+    }
+    return now >= mine ? TR_OK : tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: the batch did not get its turn before its deadline", w->sink->sql.what);
+}
+
 static int write_part(struct ch_writer *w, const struct tr_endpoint *ep, const struct tr_part *p, int64_t deadline_ns, struct tr_err *err)
 {
-    const struct ch_table *t = tr_ch_table_of(p->target);
-    int rc = TR_OK;
+    struct ch_table *t = tr_ch_table_of(p->target);
+    int rc = keep_pace(w, ep, t, deadline_ns, err);
     w->n = 0;
     w->rows = w->bytes = w->group = 0;
     for (uint32_t i = 0; i < p->n && rc >= 0; i++) {
@@ -239,7 +279,17 @@ static int write_batch(struct tr_writer *tw, struct tr_endpoint *ep, const struc
     struct ch_writer *w = of(tw);
     if (!ep)
         ep = &w->sink->endpoints[0];
+    atomic_store(&w->interrupted, false);
     int rc = check_lease(w, ep, deadline_ns, err);
+    if (rc == TR_STALE || rc == TR_REJECT) { /* its table is gone, or no such: nothing of the rows' table */
+        atomic_store(&w->sink->known, false);
+        rc = TR_RETRY;
+        if (err) {
+            err->rc = rc;
+            err->blame = TR_BLAME_ENDPOINT;
+        }
+        return rc;
+    }
     for (uint32_t i = 0; i < b->n_parts && rc >= 0; i++) {
         rc = write_part(w, ep, &b->parts[i], deadline_ns, err);
         if ((rc == TR_REJECT || rc == TR_STALE) && err)
@@ -252,6 +302,7 @@ static int write_batch(struct tr_writer *tw, struct tr_endpoint *ep, const struc
 
 static void interrupt(struct tr_writer *tw)
 {
+    atomic_store(&of(tw)->interrupted, true);
     tr_httpc_interrupt(of(tw)->http);
 }
 
