@@ -286,7 +286,7 @@ def many(rows=3000):
     ]
     if NEW:
         kinds += [
-            ("f64", "Float64", "float64", float64),  # 18.16 reads a float to the nearest but one
+            ("f64", "Float64", "float64", float64),  # 18.16 does not read them to the nearest
             ("i256", "Int256", "int64", lambda: str(r.randint(-(2 ** r.randint(0, 255)), 2 ** r.randint(0, 255) - 1))),
             ("u128", "UInt128", "int64", lambda: str(r.randrange(2 ** r.randint(1, 128)))),
             ("d76", "Decimal(76, 20)", "decimal", lambda: decimal(76, 20)),
