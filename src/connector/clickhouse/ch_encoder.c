@@ -33,8 +33,8 @@ static int cell(struct ch_encoder *e, uint32_t i, const struct tr_slice *text, s
         return rc;
     const struct tr_schema *s = e->t->schema;
     bool theirs = i >= e->t->first && i - e->t->first < s->n_columns;
-    return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "column %s of table %s.%s: %s; correct the value at the source and take a new snapshot (tailrace table resnapshot), or leave the column out of the publication",
-                      theirs ? s->columns[i - e->t->first].name : "_tr_…", s->ns, s->name, err ? err->msg : "");
+    return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "column %s of table %s.%s: %s; correct it at the source, or have the column kept as text (as_text of the sink), then take a new snapshot: tailrace table resnapshot %s.%s",
+                      theirs ? s->columns[i - e->t->first].name : "_tr_…", s->ns, s->name, err ? err->msg : "", s->ns, s->name);
 }
 
 static int key_cells(struct ch_encoder *e, struct tr_slice key, struct tr_slice **ret, struct tr_err *err)

@@ -11,6 +11,7 @@
 #include "check.h"
 #include "connector_clickhouse.h"
 #include "ddl_clickhouse.h"
+#include "text.h"
 
 enum { TODAY = 2401 /* year and month of the release */ };
 
@@ -76,12 +77,49 @@ int tr_ch_connect(struct ch_sink *s, int64_t deadline_ns, struct tr_err *err)
 
 /* ---- operations ---- */
 
+/* The definition as this sink keeps it: columns that as_text names are text, whatever they are at the source. */
+static int as_kept(const struct ch_sink *s, const struct tr_schema *schema, struct tr_schema **ret, struct tr_err *err)
+{
+    const struct tr_strv *patterns = &s->o->as_text;
+    struct tr_column *c = patterns->n ? tr_calloc(schema->n_columns + 1, sizeof *c) : NULL;
+    if (!patterns->n) {
+        *ret = tr_schema_ref(schema);
+        return TR_OK;
+    }
+    if (!c)
+        return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: no memory for a table", s->sql.what);
+    for (uint32_t i = 0; i < schema->n_columns; i++) {
+        char name[3 * TR_SQL_NAME_MAX + 3];
+        c[i] = schema->columns[i];
+        snprintf(name, sizeof name, "%s.%s.%s", schema->ns, schema->name, c[i].name);
+        for (size_t k = 0; k < patterns->n; k++)
+            if (tr_glob(tr_slice_str(patterns->v[k]), tr_slice_str(name)))
+                c[i].type = TR_TYPE_TEXT;
+    }
+    struct tr_schema_def d = {.table_id = schema->table_id,
+                              .version = schema->version,
+                              .ns = schema->ns,
+                              .name = schema->name,
+                              .no_key_reason = schema->no_key_reason,
+                              .columns = c,
+                              .n_columns = schema->n_columns,
+                              .full_identity = schema->full_identity,
+                              .source_id = schema->source_id};
+    int rc = tr_schema_new(&d, ret, err);
+    tr_free(c);
+    return rc == TR_NOMEM ? TR_RETRY : rc;
+}
+
 static int bind_table(struct tr_sink *ts, const struct tr_schema *schema, enum tr_target_variant v, uint64_t snapshot_id, int64_t deadline_ns, struct tr_target **ret, struct tr_err *err)
 {
     struct ch_sink *s = of(ts);
+    struct tr_schema *kept = NULL;
     int rc = tr_ch_connect(s, deadline_ns, err); /* by which types are chosen */
     if (rc >= 0)
-        rc = tr_sqlsink_bind(ts, schema, v, snapshot_id, deadline_ns, ret, err);
+        rc = as_kept(s, schema, &kept, err);
+    if (rc >= 0)
+        rc = tr_sqlsink_bind(ts, kept, v, snapshot_id, deadline_ns, ret, err);
+    tr_schema_unref(kept);
     if (rc < 0)
         return rc;
     struct tr_sqltarget *t = tr_container_of(*ret, struct tr_sqltarget, target);
@@ -95,8 +133,14 @@ static int bind_table(struct tr_sink *ts, const struct tr_schema *schema, enum t
 
 static int swap(struct tr_sink *ts, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
 {
+    struct tr_schema *kept = NULL;
     int rc = tr_ch_connect(of(ts), deadline_ns, err);
-    return rc >= 0 ? tr_sqlsink_swap(ts, schema, snapshot_id, deadline_ns, err) : rc;
+    if (rc >= 0)
+        rc = as_kept(of(ts), schema, &kept, err);
+    if (rc >= 0)
+        rc = tr_sqlsink_swap(ts, kept, snapshot_id, deadline_ns, err);
+    tr_schema_unref(kept);
+    return rc;
 }
 
 static int probe(struct tr_sink *ts, int64_t deadline_ns, struct tr_err *err)
@@ -248,6 +292,8 @@ static const struct tr_field fields[] = {
     {.name = "compression", .type = TR_F_ENUM, .def = "none", .choices = compressions, .offset = F(compression), .help = "Of what is sent. zstd takes processor time of both ends and saves bandwidth."},
     {.name = "tombstone", .type = TR_F_ENUM, .def = "row", .choices = tombstones, .offset = F(tombstone),
      .help = "What a deleted row keeps: row, its last values, which are read back for it; key, its key alone, which costs no reading where much is deleted."},
+    {.name = "as_text", .type = TR_F_LIST, .optional = true, .offset = F(as_text),
+     .help = "Patterns of columns, schema.table.column, kept as the text that the source prints: for values that the column's ClickHouse type cannot hold, such as infinity. A table that is there takes a new snapshot."},
     {.name = "low_cardinality", .type = TR_F_BOOL, .def = "false", .offset = F(low_cardinality), .help = "Enums as LowCardinality(String)."},
 };
 

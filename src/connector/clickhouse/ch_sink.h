@@ -32,7 +32,7 @@
 #include "sqlsink.h"
 
 struct tr_ch_options {
-    struct tr_strv urls;
+    struct tr_strv urls, as_text;
     const char *database, *user, *password, *token, *ca_file;
     int32_t compression, tombstone;
     bool low_cardinality;
