@@ -12,7 +12,7 @@ struct place {
     const char *const *urls;
     size_t n_urls;
     const char *prefix;
-    int32_t tombstone, compression;
+    int32_t format, tombstone, compression;
     int n;
     char database[48];
     struct tr_ch_options options; /* the sink borrows them, as it does the configuration's */
@@ -23,7 +23,7 @@ static int open_clickhouse(void *arg, bool fresh, struct tr_sink **ret, struct t
     struct place *p = arg;
     p->n += fresh;
     snprintf(p->database, sizeof p->database, "suite \"%s\" %d", p->prefix, p->n);
-    p->options = (struct tr_ch_options){.urls = {p->urls, p->n_urls}, .database = p->database, .user = "default", .tombstone = p->tombstone, .compression = p->compression};
+    p->options = (struct tr_ch_options){.urls = {p->urls, p->n_urls}, .database = p->database, .user = "default", .format = p->format, .tombstone = p->tombstone, .compression = p->compression};
     struct tr_component_env env = {.name = "ch", .state_dir = "/tmp", .lease_token = 1};
     return tr_clickhouse_sink_type.sink_new(&p->options, &env, ret, err);
 }
@@ -83,10 +83,10 @@ int main(void)
     const char *url = getenv("TR_SUITE_URL"), *const urls[] = {url, "http://127.0.0.1:1"};
     if (!url)
         return 77;
-    struct place row = {.urls = urls, .n_urls = 2, .prefix = "row"}, key = {.urls = urls, .n_urls = 1, .prefix = "key", .tombstone = TR_CH_TOMBSTONE_KEY, .compression = TR_CH_ZSTD};
+    struct place row = {.urls = urls, .n_urls = 2, .prefix = "row"}, key = {.urls = urls, .n_urls = 1, .prefix = "key", .format = TR_CH_NATIVE, .tombstone = TR_CH_TOMBSTONE_KEY, .compression = TR_CH_ZSTD};
     const struct tr_sink_factory f[] = {
         {.name = "clickhouse", .arg = &row, .open = open_clickhouse, .read_back = read_back},
-        {.name = "clickhouse, tombstones of keys, zstd", .arg = &key, .open = open_clickhouse, .read_back = read_back},
+        {.name = "clickhouse, Native, tombstones of keys, zstd", .arg = &key, .open = open_clickhouse, .read_back = read_back},
     };
     return tr_sink_suite_run(&f[0]) + tr_sink_suite_run(&f[1]) != 0;
 }

@@ -27,6 +27,7 @@ tt_sql "create type mood as enum ('good', 'it''s bad')" \
     'insert into every (id) values (2)' \
     "insert into every (id, f4, f8, t, by, d, nd) values (-3.25, 'NaN', 1e-320, '', '', '2299-12-31', -0.0000000001)"
 TT_CLICKHOUSE="changelog: ['public.t', 'public.short']"
+[ "$version" = 18 ] && TT_CLICKHOUSE+=', format: native'
 [ "$version" = 26 ] && TT_CLICKHOUSE+=', compression: zstd, low_cardinality: true'
 tt_config 'snapshot: {workers: 2, chunk_rows: 300}'
 tt_run

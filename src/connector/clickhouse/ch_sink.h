@@ -7,6 +7,7 @@
  *   ch_table.c     a table as its rows are written: types, statements, cells of a row
  *   ch_encoder.c   changes into records
  *   ch_complete.c  records that lack something get it from the table
+ *   ch_native.c    rows as a Native block
  *   ch_writer.c    a sealed batch into INSERTs
  *
  * A chunk is a sequence of records; integers are little-endian.
@@ -34,10 +35,11 @@
 struct tr_ch_options {
     struct tr_strv urls, as_text;
     const char *database, *user, *password, *token, *ca_file;
-    int32_t compression, tombstone;
+    int32_t format, compression, tombstone;
     bool low_cardinality;
 };
 
+enum { TR_CH_ROWBINARY, TR_CH_NATIVE };             /* format */
 enum { TR_CH_PLAIN, TR_CH_ZSTD };                  /* compression */
 enum { TR_CH_TOMBSTONE_ROW, TR_CH_TOMBSTONE_KEY }; /* tombstone */
 
@@ -95,6 +97,7 @@ extern const struct tr_catalog_ops tr_ch_catalog_ops;
 struct ch_column {
     const struct tr_ch_type *type;
     struct tr_ch_from from;
+    struct tr_slice head;      /* name and type as a Native block has them */
 };
 
 struct ch_table {
@@ -106,6 +109,7 @@ struct ch_table {
     const struct tr_schema *schema;
     char *insert, *select, *keys; /* statements; keys: the structure of the keys that select is sent */
     char *truncate[2];         /* before what the columns that are ours get, and before the version below which rows go */
+    bool native;               /* what insert says that comes; else RowBinary */
     struct tr_slice header;    /* of RowBinaryWithNamesAndTypes; "" for a server that knows none */
     char *parts;               /* asks how many active parts the table has */
     /* writers: parts are made no faster than the server merges them (ch_writer.c) */
@@ -150,6 +154,12 @@ struct ch_completer; /* what complete keeps from batch to batch */
 struct ch_completer *tr_ch_completer_new(const struct ch_sink *s);
 struct ch_completer *tr_ch_completer_free(struct ch_completer *c);
 int tr_ch_complete(struct ch_completer *c, struct tr_httpc *h, const struct tr_endpoint *ep, struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err);
+
+struct ch_native; /* a block, and the memory of the one before */
+struct ch_native *tr_ch_native_new(void);
+struct ch_native *tr_ch_native_free(struct ch_native *b);
+/* ret: 1 + 3 * t->n slices, which live until the next block. NOMEM; FATAL: one is no row. */
+int tr_ch_native_block(struct ch_native *b, const struct ch_table *t, const struct tr_slice *rows, size_t n, struct tr_slice *ret);
 
 int tr_ch_writer_new(struct ch_sink *s, struct tr_writer **ret, struct tr_err *err);
 

@@ -61,6 +61,23 @@ static bool header(struct ch_table *t, const struct tr_want *w, struct tr_buf *q
     return ok && t->header.p;
 }
 
+static bool heads(struct ch_table *t, const struct tr_want *w, struct tr_buf *q)
+{
+    struct tr_buf type = {0};
+    bool ok = true;
+    for (uint32_t i = 0; i < w->n && ok; i++) {
+        size_t n = strlen(w->columns[i].name);
+        tr_buf_clear(&type);
+        ok = tr_ch_type_print(t->columns[i].type, true, &type) >= 0 && tr_buf_append_varint(q, n) >= 0 && tr_buf_append(q, w->columns[i].name, n) >= 0 &&
+             tr_buf_append_varint(q, type.n) >= 0 && tr_buf_append_slice(q, tr_buf_slice(&type)) >= 0;
+        t->columns[i].head = ok ? tr_arena_dup(&t->arena, tr_buf_slice(q)) : (struct tr_slice){NULL, 0};
+        ok = ok && t->columns[i].head.p;
+        tr_buf_clear(q);
+    }
+    tr_buf_done(&type);
+    return ok;
+}
+
 static bool key_list(const struct ch_table *t, bool structure, struct tr_buf *q)
 {
     const struct tr_schema *s = t->schema;
@@ -78,9 +95,9 @@ static bool key_list(const struct ch_table *t, bool structure, struct tr_buf *q)
 static bool statements(struct ch_table *t, const struct tr_want *w, struct tr_buf *q)
 {
     bool ok = tr_buf_append_str(q, "INSERT INTO ") >= 0 && tr_ch_name(w->ns, w->name, q) >= 0 && tr_buf_append_str(q, " (") >= 0 && list(w, q) &&
-              tr_buf_printf(q, ") FORMAT RowBinary%s\n", t->today ? "WithNamesAndTypes" : "") >= 0;
+              tr_buf_printf(q, ") FORMAT %s\n", t->native ? "Native" : t->today ? "RowBinaryWithNamesAndTypes" : "RowBinary") >= 0;
     t->insert = taken(q, ok);
-    if (!t->insert || (t->today && !header(t, w, q)))
+    if (!t->insert || (t->native ? !heads(t, w, q) : t->today && !header(t, w, q)))
         return false;
     ok = tr_buf_append_str(q, "SELECT count() FROM system.parts WHERE active AND database = ") >= 0 && tr_ch_literal(tr_slice_str(w->ns), q) >= 0 &&
          tr_buf_append_str(q, " AND table = ") >= 0 && tr_ch_literal(tr_slice_str(w->name), q) >= 0 && tr_buf_append_str(q, " FORMAT RowBinary") >= 0;
@@ -110,6 +127,7 @@ int tr_ch_table_new(const struct ch_sink *s, const struct tr_sqltarget *target, 
     tr_arena_init(&t->arena, 4 << 10, 0);
     t->kind = kind;
     t->today = s->sql.dialect & TR_CLICKHOUSE_TODAY;
+    t->native = s->o->format == TR_CH_NATIVE;
     t->schema = target->schema;
     int rc = tr_want_new(s->sql.dialect, kind, target->schema, target->ns, target->name, &w, err);
     if (rc >= 0)

@@ -34,6 +34,7 @@ struct ch_writer {
     uint64_t rows, bytes;
     uint32_t group;            /* number of the INSERT in its part */
     ZSTD_CCtx *zstd;
+    struct ch_native *native;
     struct tr_buf packed, answer, text;
     _Atomic(bool) interrupted; /* while it waits */
 };
@@ -59,6 +60,25 @@ static int add(struct ch_writer *w, struct tr_slice s, struct tr_err *err)
         w->cap = cap;
     }
     w->slices[w->n++] = s;
+    return TR_OK;
+}
+
+/* The rows gathered take the form of one block. */
+static int block(struct ch_writer *w, const struct ch_table *t, struct tr_err *err)
+{
+    size_t first = 1, parts = 1 + 3 * (size_t)t->n, n = w->n - first;
+    if (!w->native && !(w->native = tr_ch_native_new()))
+        return no_memory(w, err);
+    while (w->n < first + n + parts) { /* room behind the rows, which the block is made of */
+        int rc = add(w, (struct tr_slice){NULL, 0}, err);
+        if (rc < 0)
+            return rc;
+    }
+    int rc = tr_ch_native_block(w->native, t, w->slices + first, n, w->slices + first + n);
+    if (rc < 0)
+        return rc == TR_FATAL ? tr_err_set(err, rc, TR_DOM_SINK, "%s: a batch's own bytes are broken", w->sink->sql.what) : no_memory(w, err);
+    memmove(w->slices + first, w->slices + first + n, parts * sizeof *w->slices);
+    w->n = first + parts;
     return TR_OK;
 }
 
@@ -109,7 +129,9 @@ static int insert(struct ch_writer *w, const struct tr_endpoint *ep, const struc
     if (!w->rows)
         return TR_OK;
     bool zstd = w->sink->o->compression == TR_CH_ZSTD && t->today;
-    int rc = params(w, t, p) < 0 || !tr_buf_cstr(&w->text) ? no_memory(w, err) : zstd ? pack(w, err) : TR_OK;
+    int rc = params(w, t, p) < 0 || !tr_buf_cstr(&w->text) ? no_memory(w, err) : t->native ? block(w, t, err) : TR_OK;
+    if (rc >= 0 && zstd)
+        rc = pack(w, err);
     struct tr_slice packed = tr_buf_slice(&w->packed);
     struct ch_query q = {.params = tr_buf_cstr(&w->text), .body = zstd ? &packed : w->slices, .n_body = zstd ? 1 : w->n, .content_encoding = zstd ? "zstd" : NULL, .answer_max = 1 << 20};
     if (rc >= 0) {
@@ -312,6 +334,7 @@ static void free_writer(struct tr_writer *tw)
     tr_httpc_free(w->http);
     tr_ch_completer_free(w->completer);
     ZSTD_freeCCtx(w->zstd);
+    tr_ch_native_free(w->native);
     tr_free(w->slices);
     tr_buf_done(&w->packed);
     tr_buf_done(&w->answer);
