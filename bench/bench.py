@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 from report import report
 
@@ -292,7 +293,21 @@ class Bench:
             seconds += time.monotonic() - t
         return seconds
 
+    def clickhouse(self, sql, data=b""):
+        body = sql.encode() + (b"\n" if data else b"") + data
+        with urllib.request.urlopen(self.o.clickhouse + "/?async_insert=0&max_insert_threads=1", data=body) as answer:
+            return answer.read().decode().strip()
+
+    def peer_clickhouse(self, names):
+        t = time.monotonic()
+        for f in names:
+            with open(f, "rb") as rows:
+                self.clickhouse("insert into bench.peer ({}, _tr_version) format TabSeparated".format(", ".join(c.split()[0] for c in COLUMNS.split(", "))), rows.read())
+        return time.monotonic() - t
+
     def seen(self, kind, lite, mark):
+        if kind == "clickhouse":
+            return self.clickhouse("select count() from bench.mir__t where id = {}".format(mark)) == "1"
         if kind == "postgres":
             return self.sql(self.o.mirror, "select count(*) from mir.t where id = {}".format(mark)) == "1"
         db = sqlite3.connect("file:{}?mode=ro".format(lite), uri=True, timeout=5)
@@ -310,6 +325,13 @@ class Bench:
         if kind == "postgres":
             self.sql(self.o.mirror, "drop schema if exists mir cascade", "drop table if exists peer", "drop schema if exists tailrace cascade", self.MIRROR.format("peer", COLUMNS))
             sink, peer = "{name: m, type: postgres, dsn: '" + self.o.mirror + "'}", self.peer_postgres
+        elif kind == "clickhouse":
+            self.clickhouse("drop database if exists bench")
+            self.clickhouse("create database bench")
+            self.clickhouse("create table bench.peer (id Int64, a Nullable(Int32), b Nullable(Int32), c Nullable(Int64), d Nullable(Float64), at Nullable(DateTime64(6, 'UTC')), t Nullable(String), h Nullable(String),"
+                            " _tr_version UInt64, _tr_deleted UInt8, _tr_deleted_at Nullable(DateTime64(6, 'UTC'))) engine = ReplacingMergeTree(_tr_version) order by id"
+                            " settings fsync_after_insert = 1, fsync_part_directory = 1, min_rows_to_fsync_after_merge = 1")
+            sink, peer = "{name: m, type: clickhouse, urls: ['" + self.o.clickhouse + "'], database: bench}", self.peer_clickhouse
         else:
             db = sqlite3.connect("{}/peer-{}.db".format(self.o.tmp, r), isolation_level=None)
             db.executescript("pragma journal_mode = wal; pragma synchronous = full; " + self.MIRROR.format("peer", COLUMNS))
@@ -339,7 +361,7 @@ class Bench:
     def mirror(self):
         n = max(int(500000 * self.o.scale) // 100 * 100, 1000)
         out = {"n": n}
-        for kind in ("postgres", "sqlite"):
+        for kind in ("postgres", "sqlite", "clickhouse"):
             out[kind] = []
             for r in range(self.o.rounds):
                 one = self.mirror_round(kind, n, r)
@@ -506,7 +528,7 @@ class Bench:
 
 def main():
     p = argparse.ArgumentParser()
-    for name in ("tailrace", "log-bench", "ch-bench", "tmp", "bin", "source", "mirror", "write"):
+    for name in ("tailrace", "log-bench", "ch-bench", "tmp", "bin", "source", "mirror", "clickhouse", "write"):
         p.add_argument("--" + name, required=True)
     p.add_argument("--outage", type=float, default=180)
     p.add_argument("--rounds", type=int, default=3)

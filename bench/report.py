@@ -70,14 +70,14 @@ def log(o, runs):
 
 def mirror(o, m):
     n, rows = m["n"], []
-    for kind, label in (("postgres", "PostgreSQL"), ("sqlite", "SQLite")):
+    for kind, label in (("postgres", "PostgreSQL"), ("sqlite", "SQLite"), ("clickhouse", "ClickHouse")):
         for what, say in (("build", "a table of {:,} rows is mirrored"), ("apply", "all {:,} rows are updated, 100 a transaction")):
             runs = m[kind]
             rows.append([label, say.format(n), "{:,.0f}".format(med(n / r[what + "_peer"] for r in runs)), "{:,.0f}".format(med(n / r[what + "_us"] for r in runs)),
                          "{:.0f} %".format(med(100 * r[what + "_peer"] / r[what + "_us"] for r in runs)), "{:.2f}".format(med(r["cpu"] for r in runs) * 1e6 / n) if what == "apply" else "–"])
     return ["## From the source into a mirror", "",
             "By hand: the rows as they are in the end, read with one `COPY … TO STDOUT`, then for each 10,000 of them one transaction of `COPY` into a temporary table and `INSERT … ON CONFLICT DO UPDATE` (PostgreSQL), or of `executemany` of",
-            "the same upsert (Python's sqlite3; parsing the rows is not counted). tailrace: from its start to the mirror live (build: start-up, publication, slot, fences, snapshot, log, shadow, swap), and from capture running with the changes in the WAL to the last one visible (apply: decoding by the server, log, mirror).", ""] + \
+            "the same upsert (Python's sqlite3; parsing the rows is not counted), or one `INSERT … FORMAT TabSeparated` of the ready file into a table like the mirror (ClickHouse). tailrace: from its start to the mirror live (build: start-up, publication, slot, fences, snapshot, log, shadow, swap), and from capture running with the changes in the WAL to the last one visible (apply: decoding by the server, log, mirror).", ""] + \
         table(["mirror", "", "by hand rows/s", "tailrace rows/s", "of the ceiling", "CPU-s per 1M rows"], rows)
 
 

@@ -6,20 +6,21 @@
 #
 # Not part of CI: nothing here passes or fails.
 set -euo pipefail
-# shellcheck source=tests/e2e/lib.sh
-. "$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/tests/e2e/lib.sh"
+# shellcheck source=tests/e2e/clickhouse.sh
+. "$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/tests/e2e/clickhouse.sh"
 [ -x "$TAILRACE" ] || tr_fail "there is no $TAILRACE; make builds it"
 
 tr_step 'starting the source and the PostgreSQL that holds the mirror'
 tr_pg_start 15 src 'max_locks_per_transaction = 512' 'shared_buffers = 512MB' 'max_wal_size = 4GB' 'checkpoint_timeout = 30min'
 tr_pg_start 15 dst 'shared_buffers = 256MB' 'max_wal_size = 4GB'
+tr_ch_start 26 ch
 tr_psql src -c 'create database bench'
 tr_psql dst -c 'create database mirror'
 
 status=0
-# shellcheck disable=SC2154 # set by tr_pg_start
+# shellcheck disable=SC2154 # set by tr_pg_start and tr_ch_start
 python3 "$TR_SOURCE_ROOT/bench/bench.py" --tailrace "$TAILRACE" --tmp "$TR_TMP" --bin "$TR_PG_CLIENT" \
     --source "${PG_SOCK_DSN_src/dbname=postgres/dbname=bench}" --mirror "${PG_SOCK_DSN_dst/dbname=postgres/dbname=mirror}" \
-    --log-bench "$(dirname "$TAILRACE")/../../bench/log_bench" --ch-bench "$(dirname "$TAILRACE")/../../bench/ch_bench" --rounds "${TR_BENCH_ROUNDS:-3}" --seconds "${TR_BENCH_SECONDS:-10}" --outage "${TR_BENCH_OUTAGE:-180}" --scale "${TR_BENCH_SCALE:-1}" --start-up "${TR_BENCH_TABLES:-10000}" \
+    --clickhouse "$CH_URL_ch" --log-bench "$(dirname "$TAILRACE")/../../bench/log_bench" --ch-bench "$(dirname "$TAILRACE")/../../bench/ch_bench" --rounds "${TR_BENCH_ROUNDS:-3}" --seconds "${TR_BENCH_SECONDS:-10}" --outage "${TR_BENCH_OUTAGE:-180}" --scale "${TR_BENCH_SCALE:-1}" --start-up "${TR_BENCH_TABLES:-10000}" \
     --write "$TR_SOURCE_ROOT/docs/benchmarks.md" "$@" || status=$?
 exit "$status"
