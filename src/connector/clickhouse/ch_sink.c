@@ -9,11 +9,14 @@
 
 #include "alloc.h"
 #include "check.h"
+#include "clock.h"
 #include "connector_clickhouse.h"
 #include "ddl_clickhouse.h"
 #include "text.h"
 
 enum { TODAY = 2401 /* year and month of the release */ };
+
+#define LINGER_MIN_NS (500 * TR_NS_PER_MS)
 
 static struct ch_sink *of(struct tr_sink *s)
 {
@@ -308,5 +311,6 @@ const struct tr_sink_type tr_clickhouse_sink_type = {
     .n_fields = TR_ARRAY_LEN(fields),
     .options_size = sizeof(struct tr_ch_options),
     .caps = CAPS,
+    .linger_min_ns = LINGER_MIN_NS,
     .sink_new = sink_new,
 };
