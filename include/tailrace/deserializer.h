@@ -8,10 +8,11 @@
  * Answers: 0; NOT_READY (a schema fetch is pending; the same payload comes again; nothing is paused); REJECT (this payload
  * is bad: the stage's policy says skip and count, or fail). Row changes are never skipped.
  */
-#ifndef TR_DESERIALIZER_H
-#define TR_DESERIALIZER_H
+#ifndef TAILRACE_DESERIALIZER_H
+#define TAILRACE_DESERIALIZER_H
 
-#include "source.h"
+#include <tailrace/err.h>
+#include <tailrace/payload.h>
 
 enum tr_error_policy { TR_POLICY_SKIP, TR_POLICY_FAIL };
 
