@@ -54,8 +54,8 @@
  *   TR_TRY_MAP(fn, U)        int fn(S *, const T *, U *, struct tr_err *)             the U stands zeroed
  *   TR_FLAT_MAP(fn, emitter) int fn(S *, const T *, struct <emitter>_emitter *, struct tr_err *)         emits 0 … N records, each pushed to the end at once
  *   TR_INSPECT(fn)           void fn(S *, const T *)
- *   TR_KEY(fn)               struct tr_slice fn(S *, const T *)          the key from here on, else the payload's: it chooses shard and output. It
- *                            lives as long as the record
+ *   TR_KEY(fn)               struct tr_slice fn(S *, const T *)          the key from here on, else the payload's: it chooses shard and output, and a
+ *                            mirror keeps one row per key. It lives as long as the record
  *   TR_OWN(fn)               void fn(S *, T *)      directly behind TR_MAP or TR_TRY_MAP: their record is owned. fn releases what it holds, once, when
  *                            all behind has run, whatever came of it. A TR_TRY_MAP that fails leaves nothing to release
  *
@@ -87,8 +87,8 @@
  * Back-pressure. Room in all outputs is asked before a payload is begun, never inside it; the batch goes on later at the very payload it stopped at. No
  * stage runs twice for a record.
  *
- * Counters, per stage: records that came in, went out, and were skipped. They are added up in registers and published when push_batch returns;
- * tr_chain_stats may be called from any thread.
+ * Counters, per stage: records that came in, went out, and were skipped. They are added up on the stack and published when push_batch returns,
+ * into def.counters, which is the caller's and outlives the chain (the engine frees a chain when its thread ends).
  *
  * What is wrong is said in one line, by a _Static_assert: a function that does not fit its stage, an end that is not the last, a policy where
  * nothing can fail. Link with tr_chain and the engine.
@@ -115,6 +115,16 @@ struct tr_chain_row {
     bool stray; /* one was set that there is not: FATAL */
 };
 
+struct tr_chain_desc;
+
+/* The caller's, zeroed; outlives the chains. Those of all threads may count into one: all of the same TR_CHAIN. */
+struct tr_chain_counters {
+    _Atomic(const struct tr_chain_desc *) desc;
+    struct {
+        _Atomic uint64_t in, out, skipped;
+    } stage[TR_CHAIN_STAGES_MAX];
+};
+
 struct tr_chain_def {
     struct tr_out **outs;                   /* as chain_new got them */
     uint32_t n_outs;                        /* as many as the chain has outputs */
@@ -124,6 +134,7 @@ struct tr_chain_def {
     /* A record was skipped. May be NULL. Called by the pipeline thread, within push_batch. */
     void (*on_skip)(void *arg, uint32_t stage, const struct tr_payload *p, const struct tr_err *err);
     void *arg;
+    struct tr_chain_counters *counters;     /* NULL: nobody wants to know */
 };
 
 struct tr_stage_stats {
@@ -131,8 +142,8 @@ struct tr_stage_stats {
     uint64_t in, out, skipped;
 };
 
-/* Of a chain made by TR_CHAIN: fills up to max, returns the number of its stages. Any thread, while the chain lives. */
-uint32_t tr_chain_stats(const void *chain, struct tr_stage_stats *v, uint32_t max);
+/* Fills up to max, returns the number of stages; 0 as long as there was no chain. Any thread. */
+uint32_t tr_chain_stats(const struct tr_chain_counters *c, struct tr_stage_stats *v, uint32_t max);
 
 /* The hash by which TR_ROUTE_BY_KEY chooses. */
 uint64_t tr_chain_key_hash(struct tr_slice key);
@@ -168,10 +179,6 @@ struct tr_chain_desc {
     bool wants_deserializer;
 };
 
-struct tr_chain_cells {
-    _Atomic uint64_t in, out, skipped;
-};
-
 struct tr_chain { /* the first member of a chain */
     const struct tr_chain_desc *desc;
     struct tr_chain_def def;
@@ -180,7 +187,6 @@ struct tr_chain { /* the first member of a chain */
     struct tr_target *targets[TR_CHAIN_OUTPUTS_MAX];
     struct tr_chain_row rows[TR_CHAIN_OUTPUTS_MAX];
     void *user;
-    struct tr_chain_cells cells[TR_CHAIN_STAGES_MAX];
 };
 
 struct tr_chain_run { /* one push_batch */
@@ -583,7 +589,7 @@ static inline int tr_chain_tx_end(struct tr_chain *c, struct tr_chain_run *run, 
         struct tr_chain_run run = {.ack = in->ack, .err = err};                                                                                \
         bool blocked = false;                                                                                                                  \
         uint32_t next = from;                                                                                                                  \
-        if (c##_outputs && from < in->n)                                                                                                       \
+        if (c##_outputs > 0 && from < in->n)                                                                                                   \
             run.rc = tr_chain_bind(&chain->base, err);                                                                                         \
         for (; run.rc >= 0 && next < in->n; next++) {                                                                                          \
             const struct tr_payload *p = &in->v[next];                                                                                         \
@@ -599,7 +605,7 @@ static inline int tr_chain_tx_end(struct tr_chain *c, struct tr_chain_run *run, 
                 if (__builtin_expect(c##_push_0(chain, &run, p) < 0, 0))                                                                       \
                     break;                                                                                                                     \
             }                                                                                                                                  \
-            if (c##_outputs && (p->flags & TR_PAYLOAD_TX_END) && tr_chain_tx_end(&chain->base, &run, c##_outputs) < 0)                         \
+            if (c##_outputs > 0 && (p->flags & TR_PAYLOAD_TX_END) && tr_chain_tx_end(&chain->base, &run, c##_outputs) < 0)                         \
                 break;                                                                                                                         \
         }                                                                                                                                      \
         return tr_chain_pushed(&chain->base, &run, from, next, blocked, ret);                                                                 \

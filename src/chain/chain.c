@@ -71,6 +71,8 @@ int tr_chain_open(size_t size, const struct tr_chain_desc *desc, const struct tr
         }
     }
     c->def = *def;
+    if (def->counters)
+        atomic_store(&def->counters->desc, desc);
     c->def.outs = NULL; /* the arrays are the caller's */
     c->def.schemas = NULL;
     *ret_chain = c;
@@ -120,7 +122,7 @@ static int stop(struct tr_chain *c, struct tr_chain_run *run, uint32_t stage, in
 
 int tr_chain_failed(struct tr_chain *c, struct tr_chain_run *run, uint32_t stage, int rc)
 {
-    uint8_t policy = c->desc->stages[stage].policy;
+    enum tr_error_policy policy = c->desc->stages[stage].policy;
     if (stage == 0) {
         if (rc == TR_NOT_READY && run->out[0] == run->begun)
             return run->rc = rc;
@@ -146,14 +148,17 @@ int tr_chain_no_output(struct tr_chain *c, struct tr_chain_run *run, uint32_t st
 
 static void publish(struct tr_chain *c, const struct tr_chain_run *run)
 {
+    struct tr_chain_counters *to = c->def.counters;
     uint64_t in = run->in;
+    if (!to)
+        return;
     for (uint32_t i = 0; i < c->desc->n_stages; i++) {
         uint64_t out = run->out[i];
         if (c->desc->stages[i].passes)
             out = in - run->skipped[i] - (run->failed == i + 1);
-        atomic_fetch_add_explicit(&c->cells[i].in, in, memory_order_relaxed);
-        atomic_fetch_add_explicit(&c->cells[i].out, out, memory_order_relaxed);
-        atomic_fetch_add_explicit(&c->cells[i].skipped, run->skipped[i], memory_order_relaxed);
+        atomic_fetch_add_explicit(&to->stage[i].in, in, memory_order_relaxed);
+        atomic_fetch_add_explicit(&to->stage[i].out, out, memory_order_relaxed);
+        atomic_fetch_add_explicit(&to->stage[i].skipped, run->skipped[i], memory_order_relaxed);
         in = out;
     }
 }
@@ -180,18 +185,16 @@ int tr_chain_pushed(struct tr_chain *c, struct tr_chain_run *run, uint32_t from,
     return ret->state == TR_PUSH_FAILED ? run->rc : TR_OK;
 }
 
-uint32_t tr_chain_stats(const void *chain, struct tr_stage_stats *v, uint32_t max)
+uint32_t tr_chain_stats(const struct tr_chain_counters *c, struct tr_stage_stats *v, uint32_t max)
 {
-    const struct tr_chain *c = chain;
-    for (uint32_t i = 0; i < c->desc->n_stages && i < max; i++) {
-        const struct tr_chain_cells *x = &c->cells[i];
-        v[i] = (struct tr_stage_stats){.kind = c->desc->stages[i].kind,
-                                       .name = c->desc->stages[i].name,
-                                       .in = atomic_load_explicit(&x->in, memory_order_relaxed),
-                                       .out = atomic_load_explicit(&x->out, memory_order_relaxed),
-                                       .skipped = atomic_load_explicit(&x->skipped, memory_order_relaxed)};
-    }
-    return c->desc->n_stages;
+    const struct tr_chain_desc *desc = atomic_load(&c->desc);
+    for (uint32_t i = 0; desc && i < desc->n_stages && i < max; i++)
+        v[i] = (struct tr_stage_stats){.kind = desc->stages[i].kind,
+                                       .name = desc->stages[i].name,
+                                       .in = atomic_load_explicit(&c->stage[i].in, memory_order_relaxed),
+                                       .out = atomic_load_explicit(&c->stage[i].out, memory_order_relaxed),
+                                       .skipped = atomic_load_explicit(&c->stage[i].skipped, memory_order_relaxed)};
+    return desc ? desc->n_stages : 0;
 }
 
 /* ---- rows ---- */
