@@ -11,6 +11,7 @@
 
 #include <tailrace/chain.h>
 
+#include "alloc.h"
 #include "alloc_count.h"
 
 /* ---- outputs, scripted ---- */
@@ -836,6 +837,37 @@ static void test_defs_that_do_not_fit(void **state)
     rig_end(&r);
 }
 
+static void test_each_allocation_of_a_new_chain_fails(void **state)
+{
+    struct rig r = {0};
+    struct twin t = {.d = {&twin_ops, TR_POLICY_SKIP}};
+    (void)state;
+    rig_init(&r, pair_new, 2);
+    for (uint64_t nth = 1;; nth++) {
+        const struct tr_chain_ops *ops;
+        void *chain = NULL;
+        tr_alloc_fail_nth(nth);
+        int rc = pair_new(&r.def, &r.u, &ops, &chain, &r.err);
+        bool failed = tr_alloc_fail_nth(0) == 0;
+        assert_int_equal(rc, failed ? TR_NOMEM : TR_OK);
+        if (!failed) {
+            assert_int_equal(nth, 1 + 2 * 3 + 1);
+            ops->free(chain);
+            break;
+        }
+        assert_null(chain);
+        assert_int_equal(r.schema->refs, 3); /* the rig's and its own chain's */
+    }
+    tr_alloc_fail_nth(1);
+    struct tr_chain_def d = {.deserializer = &t.d};
+    const struct tr_chain_ops *ops;
+    void *chain = NULL;
+    assert_int_equal(dynamic_new(&d, &r.u, &ops, &chain, &r.err), TR_NOMEM);
+    tr_alloc_fail_nth(0);
+    assert_int_equal(t.freed, 0); /* still the caller's */
+    rig_end(&r);
+}
+
 static void test_nothing_is_allocated(void **state)
 {
     struct rig r = {0};
@@ -885,6 +917,7 @@ int main(void)
         cmocka_unit_test(test_numbers_as_text),
         cmocka_unit_test(test_deserializer),
         cmocka_unit_test(test_defs_that_do_not_fit),
+        cmocka_unit_test(test_each_allocation_of_a_new_chain_fails),
         cmocka_unit_test(test_nothing_is_allocated),
     };
     return cmocka_run_group_tests_name("chain", tests, NULL, NULL);
