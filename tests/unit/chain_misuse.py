@@ -1,4 +1,4 @@
-"""Wrong chains do not compile, and one line of what the compiler says tells why. Usage: chain_misuse.py INCLUDE_DIR COMPILER ..."""
+"""Wrong chains do not compile, and one line of what the compiler says tells why; the example in chain.h does compile. Usage: chain_misuse.py INCLUDE_DIR COMPILER ..."""
 import re
 import subprocess
 import sys
@@ -64,14 +64,43 @@ CASES = [
 ]
 
 
+# What the example leaves to the reader.
+EXAMPLE = """
+#include <tailrace/chain.h>
+struct order;
+bool order_parse(struct tr_slice text, struct order *ret);
+int64_t convert(double rate, int64_t cents);
+{}
+int chain_new(struct tr_out **outs, uint32_t n_outs, struct tr_schema *schema, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err);
+int chain_new(struct tr_out **outs, uint32_t n_outs, struct tr_schema *schema, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err)
+{{
+    static struct shop shop = {{1.1}};
+{}
+}}
+"""
+
+
+def example(include):
+    """The indented lines of the opening comment: stages, and behind the last comment of theirs what stands in a function."""
+    with open(include + "/tailrace/chain.h", encoding="utf-8") as file:
+        opening = file.read().split(" * The stages.")[0]
+    code = "\n".join(line[3:] for line in opening.splitlines() if line.startswith(" *     ") or line == " *")
+    stages, inside = code[code.index("struct shop"):].split("// in the pipeline's chain_new:")
+    return EXAMPLE.format(stages, inside)
+
+
+def compiled(compiler, include, source, *options):
+    return subprocess.run(compiler + ["-std=c17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-O0", "-fsyntax-only", "-I" + include] + list(options) + ["-x", "c", "-"],
+                          input=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
 def main():
     include, compiler = sys.argv[1], sys.argv[2:]
     bad = 0
     for stages, wanted in CASES:
         head = HEAD if re.search("bs|split", " ".join(stages)) else re.sub(r"TR_EMITTER\(bs.*\n|static inline int split.*\n.*\n", "", HEAD)
         source = head.replace("int use(", "TR_CHAIN(c, struct s, " + ", ".join(stages) + ");\nint use(", 1)
-        got = subprocess.run(compiler + ["-std=c17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-O0", "-fsyntax-only", "-I" + include, "-x", "c", "-"],
-                             input=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        got = compiled(compiler, include, source)
         if wanted is None:
             ok = got.returncode == 0
         else:
@@ -79,7 +108,11 @@ def main():
         if not ok:
             bad += 1
             print("TR_CHAIN(c, struct s, {}): wanted {!r}, got\n{}".format(", ".join(stages), wanted, "\n".join(got.stdout.splitlines()[:12])))
-    print("{} chains, {} not as they should be".format(len(CASES), bad))
+    got = compiled(compiler, include, example(include), "-Wno-unused-parameter")
+    if got.returncode != 0:
+        bad += 1
+        print("the example of chain.h:\n" + got.stdout)
+    print("{} chains, {} not as they should be".format(len(CASES) + 1, bad))
     return bad != 0
 
 

@@ -173,6 +173,15 @@ static void add_row(void *arg, const struct tr_mem_row *m)
     *(uint64_t *)arg += h; /* order is a shard's */
 }
 
+struct spread {
+    uint64_t rows[2];
+};
+
+static void note_shard(void *arg, const struct tr_mem_batch *b)
+{
+    ((struct spread *)arg)->rows[b->shard] += b->rows;
+}
+
 /* The same rows by the sink's own encoder and by the chain's, over two shards and two threads, from two lanes. */
 static void test_rows_and_encoded_rows_are_the_same(void **state)
 {
@@ -195,6 +204,12 @@ static void test_rows_and_encoded_rows_are_the_same(void **state)
         tr_mem_each_row(r.k.sink[i], add_row, &sums[i]);
     }
     assert_int_equal(sums[0], sums[1]);
+    struct spread spread[2] = {0};
+    for (uint32_t i = 0; i < 2; i++) {
+        tr_mem_each_batch(r.k.sink[i], note_shard, &spread[i]);
+        assert_true(spread[i].rows[0] > 100 && spread[i].rows[1] > 100);
+    }
+    assert_int_equal(spread[0].rows[0], spread[1].rows[0]); /* a key's shard is one and the same */
     assert_int_equal(sum_of(&r, false), 2 * 501);
     assert_int_equal(sum_of(&r, true), 2 * 2 * 400);
     kit_stop(&r.k);

@@ -134,7 +134,8 @@ struct rec {
 struct user {
     uint32_t decoded, filtered, mapped, tried, split, seen, made, freed;
     int64_t sum;
-    int not_ready; /* times decode says so */
+    int not_ready;          /* times decode says so, */
+    uint32_t not_ready_from; /* once so many payloads are decoded */
     bool not_ready_late, swallow;
     int reject_code;
     struct tr_slice last;
@@ -165,7 +166,7 @@ static inline int parse(struct user *u, const struct tr_payload *p, struct rec *
 static inline int decode_ones(struct user *u, const struct tr_payload *p, struct ones_emitter *out, struct tr_err *err)
 {
     struct rec r = {0};
-    if (u->not_ready > 0) {
+    if (u->not_ready > 0 && u->decoded >= u->not_ready_from) {
         u->not_ready--;
         return TR_NOT_READY;
     }
@@ -530,6 +531,16 @@ static void test_not_ready(void **state)
     assert_int_equal(r.ret.state, TR_PUSH_DONE);
     assert_int_equal(r.u.decoded, 2);
     assert_stage(&r, 0, "decode", "decode_ones", 2, 2, 0);
+    /* In the middle of a batch: it goes on there. */
+    words(&r, "1 2 3");
+    r.u.not_ready = 1;
+    r.u.not_ready_from = 4;
+    assert_int_equal(push(&r, 0), TR_OK);
+    assert_int_equal(r.ret.state, TR_PUSH_NOT_READY);
+    assert_int_equal(r.ret.next, 2);
+    assert_int_equal(push(&r, 2), TR_OK);
+    assert_int_equal(r.ret.state, TR_PUSH_DONE);
+    assert_stage(&r, 0, "decode", "decode_ones", 5, 5, 0);
     /* Once a record is out the payload cannot come again. */
     r.u.not_ready_late = true;
     assert_int_equal(push(&r, 0), TR_FATAL);
