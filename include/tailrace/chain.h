@@ -105,7 +105,8 @@
 enum { TR_CHAIN_STAGES_MAX = 16, TR_CHAIN_OUTPUTS_MAX = 8 };
 
 /* One row on its way to a sink's encoder. `change` stands as INSERT, of the output's schema, with the record's key, the payload's position as version
- * and its event time as commit_us; the function may change op, version, key and times. Columns that it does not set are NULL. */
+ * and its event time as commit_us; the function may change op, version, key and times. Columns that it does not set are NULL. Of two rows of one key and
+ * one version a mirror keeps either: rows that one payload comes to need keys of their own (TR_KEY), or versions. */
 struct tr_chain_row {
     struct tr_change change;
     struct tr_slice *v;
