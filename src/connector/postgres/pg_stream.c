@@ -44,7 +44,8 @@ enum { POLL_BYTES_MAX = 4 << 20 };
 #define BACKOFF_MAX (10 * TR_NS_PER_S)
 #define FEEDBACK_EVERY TR_NS_PER_S
 #define CONFIRM_AFTER (100 * TR_NS_PER_MS)
-#define HELD_MAX (3 * TR_NS_PER_S)
+#define HELD_MIN (3 * TR_NS_PER_S)
+#define HELD_MAX (60 * TR_NS_PER_S)
 #define ASKED_GAP (5 * TR_NS_PER_S)
 #define SILENCE_MAX (600 * TR_NS_PER_S)
 #define CONNECTING_MAX (30 * TR_NS_PER_S)
@@ -547,16 +548,19 @@ static int next_message(struct pg_stream *s, struct tr_err *err)
 }
 
 /* A server that is shutting down takes no new connection, but waits for its walsenders, and so for us to read on: while we wait for the
- * catalog it would wait for ever, since our feedback keeps the connection alive. So we let go; the transaction comes again. */
+ * catalog it would wait for ever, since our feedback keeps the connection alive. So we let go; the transaction comes again. Each time in a row we wait
+ * longer: a server may also be so slow that the answer takes its time. */
 static int held_too_long(struct pg_stream *s, struct tr_err *err)
 {
     int64_t now = tr_now_ns();
     if (!s->held_since_ns)
         s->held_since_ns = now;
-    if (now - s->held_since_ns < HELD_MAX)
+    int64_t most = TR_MIN(HELD_MIN << TR_MIN(s->let_go, 8u), HELD_MAX);
+    if (now - s->held_since_ns < most)
         return TR_AGAIN;
     s->held_since_ns = 0;
-    return tr_err_set(err, TR_RETRY, TR_DOM_SOURCE, "source: a table's definition could not be asked for within 3 s; connecting anew");
+    s->let_go++;
+    return tr_err_set(err, TR_RETRY, TR_DOM_SOURCE, "source: a table's definition could not be asked for within %lld s; connecting anew", (long long)(most / TR_NS_PER_S));
 }
 
 static int gather(struct pg_stream *s, uint32_t max, struct tr_err *err)
@@ -573,8 +577,10 @@ static int gather(struct pg_stream *s, uint32_t max, struct tr_err *err)
         rc = tr_pg_decode_item(s, err);
         if (rc == TR_NOT_READY) {
             rc = side_step(s, err);
-            if (rc == TR_OK)
+            if (rc == TR_OK) {
+                s->let_go = 0;
                 continue;
+            }
             if (rc == TR_AGAIN)
                 return held_too_long(s, err);
         }

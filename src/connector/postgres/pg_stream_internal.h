@@ -65,6 +65,7 @@ struct pg_stream {
     int64_t side_retry_ns;
     struct tr_schema *described;  /* the answer for the held item */
     int64_t held_since_ns;        /* the item waits for it since; 0: it does not */
+    unsigned let_go;              /* how often in a row that was for too long */
 
     struct tr_pgoutput dec;
     struct tr_u64map rels;        /* oid → struct pg_rel * */
