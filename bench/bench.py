@@ -10,6 +10,7 @@ import glob
 import http.client
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -248,6 +249,23 @@ class Bench:
             runs.append(json.loads(subprocess.run([self.o.ch_bench], check=True, stdout=subprocess.PIPE, text=True).stdout))
             say("    encode: " + json.dumps(runs[-1]))
         return runs
+
+    def chain(self):
+        """bench/chain_bench.c, and its instructions under callgrind: what more batches cost."""
+        runs = []
+        for _ in range(self.o.rounds):
+            runs.append(json.loads(subprocess.run([self.o.chain_bench], check=True, stdout=subprocess.PIPE, text=True).stdout))
+            say("    chain: " + json.dumps(runs[-1]))
+        instructions = {}
+        for variant in ("bare", "chain", "pointers"):
+            few, many = (self.instructions([self.o.chain_bench, variant, str(n)]) for n in (10, 40))
+            instructions[variant] = (many - few) / (30 * runs[0]["batch"])
+        say("    chain, instructions a record: " + json.dumps(instructions))
+        return {"runs": runs, "instructions": instructions}
+
+    def instructions(self, command):
+        done = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"] + command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        return int(re.search(r"Collected : (\d+)", done.stderr).group(1))
 
     # --- mirrors, against loops by hand ---
 
@@ -528,7 +546,7 @@ class Bench:
 
 def main():
     p = argparse.ArgumentParser()
-    for name in ("tailrace", "log-bench", "ch-bench", "tmp", "bin", "source", "mirror", "clickhouse", "write"):
+    for name in ("tailrace", "log-bench", "ch-bench", "chain-bench", "tmp", "bin", "source", "mirror", "clickhouse", "write"):
         p.add_argument("--" + name, required=True)
     p.add_argument("--outage", type=float, default=180)
     p.add_argument("--rounds", type=int, default=3)
@@ -539,7 +557,7 @@ def main():
     o = p.parse_args()
     o.load = os.getloadavg()[0]
     b = Bench(o)
-    parts = o.parts or ["capture", "snapshot", "log", "mirror", "latency", "outage", "tables", "encode"]
+    parts = o.parts or ["capture", "snapshot", "log", "mirror", "latency", "outage", "tables", "encode", "chain"]
     out = {}
     try:
         for part in parts:

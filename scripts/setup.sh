@@ -44,12 +44,13 @@ build='make gcc meson ninja-build pkg-config libc6-dev libpq-dev libsqlite3-dev 
 databases='postgresql-15 postgresql-client-15 sqlite3 procps util-linux locales'
 faults='nftables iproute2 mount libfaketime openssl'
 clickhouse='clickhouse-server clickhouse-client curl'
+benchmarks='valgrind'
 checks='clang libclang-rt-14-dev shellcheck universal-ctags prometheus'
 
 case $want in
 base) packages="$build $checks" ;;
 demo) packages="$build $databases" ;;
-test) packages="$build $databases $clickhouse $checks $faults" ;;
+test) packages="$build $databases $clickhouse $checks $faults $benchmarks" ;;
 esac
 
 as_root() {

@@ -12,10 +12,11 @@
  */
 #include <stdio.h>
 
+#include <tailrace/push.h>
+
 #include "alloc.h"
 #include "arena.h"
 #include "cdc_internal.h"
-#include "chain.h"
 #include "check.h"
 #include "clock.h"
 #include "key.h"

@@ -17,7 +17,8 @@
 #ifndef TR_PIPELINE_H
 #define TR_PIPELINE_H
 
-#include "chain.h"
+#include <tailrace/push.h>
+
 #include "sink.h"
 #include "source.h"
 

@@ -49,6 +49,8 @@ struct tr_out {
     struct open_chunk *last;
     struct shard_side *sides;
     bool tx_open, shipped_in_tx, tx_full;
+    struct open_chunk *inline_chunk; /* between tr_out_open and tr_out_close */
+    size_t inline_from;
     uint64_t sent;
     struct tr_map binds;       /* tr_target_key -> tr_target_ent */
     struct tr_target_key last_key;
@@ -619,8 +621,8 @@ static void enforce_limits(struct tr_out *o)
     }
 }
 
-static int put_run(struct tr_out *o, struct tr_target *t, uint32_t shard, const struct tr_change *v, uint32_t n, struct tr_ack *ack, int64_t pos,
-                   struct tr_err *err)
+/* ret->msg is there, with room to encode into. */
+static int put_begin(struct tr_out *o, struct tr_target *t, uint32_t shard, struct open_chunk **ret, struct tr_err *err)
 {
     struct open_chunk *c = o->last;
     if (!c || c->target != t || c->shard != shard || !c->msg)
@@ -628,25 +630,33 @@ static int put_run(struct tr_out *o, struct tr_target *t, uint32_t shard, const 
     int rc = chunk_find(o, t, shard, &c, err);
     if (rc < 0 || (!c->msg && (rc = chunk_begin(o, c, err)) < 0))
         return rc;
+    *ret = c;
+    return TR_OK;
+}
+
+/* Nothing was put after all. */
+static void put_undo(struct tr_out *o, struct open_chunk *c)
+{
+    struct tr_msg *m = c->msg;
+    if (m->rows == 0) { /* nothing else is in it */
+        chunk_idle(o, c);
+        tr_msg_fail(m);
+    }
+}
+
+/* Rows were appended to the chunk: n of them count from here on. */
+static int put_end(struct tr_out *o, struct open_chunk *c, uint32_t n, bool opens_tx, bool dependent, struct tr_ack *ack, int64_t pos, struct tr_err *err)
+{
     struct tr_msg *m = c->msg;
     uint32_t acks = m->acks.n;
-    rc = encode_run(o, c, v, n, err);
     /* An ack held without a row is harmless; a row without its ack would be a loss. So the ack comes before the count. */
-    if (rc >= 0 && (tr_ackset_add(&m->acks, ack) < 0 || span_note(m, ack, pos) < 0))
-        rc = tr_err_set(err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory for an ack", o->k->name);
-    if (rc < 0) {
-        if (m->rows == 0) { /* nothing else is in it */
-            chunk_idle(o, c);
-            tr_msg_fail(m);
-        }
-        return rc;
+    if (tr_ackset_add(&m->acks, ack) < 0 || span_note(m, ack, pos) < 0) {
+        put_undo(o, c);
+        return tr_err_set(err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory for an ack", o->k->name);
     }
     m->rows += n;
-    for (uint32_t i = 0; i < n; i++) {
-        m->dependent |= (v[i].flags & (TR_CHG_MOVED | TR_CHG_UNCHANGED)) != 0 || v[i].op == TR_OP_TRUNCATE ||
-                        (v[i].op == TR_OP_DELETE && (o->k->sink->caps & TR_CAP_COMPLETE_DELETES));
-        o->tx_open |= tr_op_opens_tx(v[i].op);
-    }
+    m->dependent |= dependent;
+    o->tx_open |= opens_tx;
     if (m->seg->buf.cap != m->seg->charge)
         tr_seg_recharge(m->seg);
     o->open_bytes += m->seg->charge - c->charge;
@@ -672,6 +682,27 @@ static int put_run(struct tr_out *o, struct tr_target *t, uint32_t shard, const 
     return TR_OK;
 }
 
+static int put_run(struct tr_out *o, struct tr_target *t, uint32_t shard, const struct tr_change *v, uint32_t n, struct tr_ack *ack, int64_t pos,
+                   struct tr_err *err)
+{
+    struct open_chunk *c;
+    bool opens_tx = false, dependent = false;
+    int rc = put_begin(o, t, shard, &c, err);
+    if (rc < 0)
+        return rc;
+    rc = encode_run(o, c, v, n, err);
+    if (rc < 0) {
+        put_undo(o, c);
+        return rc;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        dependent |= (v[i].flags & (TR_CHG_MOVED | TR_CHG_UNCHANGED)) != 0 || v[i].op == TR_OP_TRUNCATE ||
+                     (v[i].op == TR_OP_DELETE && (o->k->sink->caps & TR_CAP_COMPLETE_DELETES));
+        opens_tx |= tr_op_opens_tx(v[i].op);
+    }
+    return put_end(o, c, n, opens_tx, dependent, ack, pos, err);
+}
+
 int tr_out_put(struct tr_out *o, struct tr_target *t, const struct tr_change *v, uint32_t n, struct tr_ack *ack, int64_t pos, struct tr_err *err)
 {
     if (o->k->n_shards == 1)
@@ -686,6 +717,42 @@ int tr_out_put(struct tr_out *o, struct tr_target *t, const struct tr_change *v,
         i = k;
     }
     return TR_OK;
+}
+
+int tr_out_open(struct tr_out *o, struct tr_target *t, struct tr_slice key, struct tr_buf **ret, struct tr_err *err)
+{
+    TR_ASSERT(!o->inline_chunk);
+    struct open_chunk *c;
+    uint32_t n = o->k->n_shards;
+    int rc = put_begin(o, t, n == 1 ? 0 : (uint32_t)(tr_hash64(key.p, key.n) % n), &c, err);
+    if (rc < 0)
+        return rc;
+    if (c->enc->ops->buffered) {
+        put_undo(o, c);
+        return tr_err_set(err, TR_FATAL, TR_DOM_ENGINE, "sink %s writes blocks of columns, which cannot be encoded row by row from outside: hand it rows", o->k->name);
+    }
+    o->inline_chunk = c;
+    o->inline_from = c->msg->seg->buf.n;
+    *ret = &c->msg->seg->buf;
+    return TR_OK;
+}
+
+int tr_out_close(struct tr_out *o, bool keep, struct tr_ack *ack, int64_t pos, struct tr_err *err)
+{
+    struct open_chunk *c = o->inline_chunk;
+    TR_ASSERT(c);
+    struct tr_buf *buf = &c->msg->seg->buf;
+    size_t bytes = buf->n - o->inline_from;
+    int rc = TR_OK;
+    o->inline_chunk = NULL;
+    if (keep && bytes <= o->k->t.record_bytes_max)
+        return put_end(o, c, 1, true, false, ack, pos, err);
+    if (keep)
+        rc = tr_err_set(err, TR_REJECT, TR_DOM_ENGINE, "a row of %zu bytes exceeds the largest row of sink %s, %llu bytes: raise max_inflight", bytes, o->k->name,
+                        (unsigned long long)o->k->t.record_bytes_max);
+    buf->n = o->inline_from;
+    put_undo(o, c);
+    return rc;
 }
 
 /* ---- ends, flushes, barrier ----------------------------------------------------------------------------------------- */

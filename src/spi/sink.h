@@ -48,9 +48,9 @@
 #define TR_SINK_H
 
 #include <tailrace/change.h>
+#include <tailrace/push.h>
 
 #include "batch.h"
-#include "chain.h"
 
 enum { /* capabilities, checked at start */
     TR_CAP_MULTI = 1u << 0,     /* many parts in one atomic write */

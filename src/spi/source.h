@@ -43,35 +43,13 @@
 #include <stdint.h>
 
 #include <tailrace/err.h>
-#include <tailrace/slice.h>
+#include <tailrace/payload.h>
 
 #include "ack.h"
 #include "waker.h"
 
 struct tr_lane;
 struct tr_source;
-
-enum {
-    TR_PAYLOAD_CHANGE = 1u << 0,   /* meta is a struct tr_change * */
-    TR_PAYLOAD_TX_END = 1u << 1,   /* a source transaction ended here */
-    TR_PAYLOAD_SNAPSHOT = 1u << 2, /* belongs to no source transaction */
-    TR_PAYLOAD_FRAME = 1u << 3,    /* meta is a struct tr_frame * of the change log (changelog.h) */
-};
-
-struct tr_payload {
-    struct tr_slice key, value, headers;
-    const void *meta;       /* the source's own, borrowed */
-    int64_t position;
-    int64_t event_time_us;  /* Unix microseconds; 0 unknown */
-    uint32_t key_hash, flags;
-};
-
-struct tr_payloads {
-    const struct tr_payload *v;
-    uint32_t n, lane; /* lane: its id within the source */
-    int64_t upto;     /* all at or below is here, delivered, or does not exist; INT64_MIN: no statement */
-    struct tr_ack *ack; /* set by the engine before push_batch */
-};
 
 enum tr_event_kind { TR_EVENT_ASSIGNED = 1, TR_EVENT_REVOKED, TR_EVENT_LOST, TR_EVENT_STATS };
 

@@ -1,17 +1,19 @@
 /*
  * deserializer.h: one payload in, 0 … N records out.
  *
- * Used by ETL chains whose source yields raw bytes (Kafka); row-change sources decode in their lane instead. A deserializer
- * is owned by one pipeline thread. Records are emitted through emit() and borrow from the payload and from the
+ * What TR_DESERIALIZE (chain.h) begins with: a decoder chosen at run time, say by a schema registry. One that is known at compile time is
+ * a TR_DECODE, and inlined. For sources that yield raw bytes (Kafka); row-change sources decode in their lane instead. A deserializer
+ * is owned by one pipeline thread, and freed with its chain. Records are emitted through emit() and borrow from the payload and from the
  * deserializer's own scratch memory for exactly that call.
  *
  * Answers: 0; NOT_READY (a schema fetch is pending; the same payload comes again; nothing is paused); REJECT (this payload
  * is bad: the stage's policy says skip and count, or fail). Row changes are never skipped.
  */
-#ifndef TR_DESERIALIZER_H
-#define TR_DESERIALIZER_H
+#ifndef TAILRACE_DESERIALIZER_H
+#define TAILRACE_DESERIALIZER_H
 
-#include "source.h"
+#include <tailrace/err.h>
+#include <tailrace/payload.h>
 
 enum tr_error_policy { TR_POLICY_SKIP, TR_POLICY_FAIL };
 

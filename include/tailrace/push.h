@@ -1,5 +1,5 @@
 /*
- * chain.h: the boundary between the engine's pipeline loop and whatever happens to records: one indirect call per batch.
+ * push.h: the boundary between the engine's pipeline loop and whatever happens to records: one indirect call per batch.
  *
  * A chain is owned by one pipeline thread and called by it alone. Records are born and die inside one call; what leaves the
  * chain leaves it encoded, through a tr_out (the terminal stage the engine lends to the chain).
@@ -19,12 +19,12 @@
  * half a transaction.
  * abandon: fails every ack held, frees nothing else. free: after abandon or a FINAL flush.
  */
-#ifndef TR_CHAIN_H
-#define TR_CHAIN_H
+#ifndef TAILRACE_PUSH_H
+#define TAILRACE_PUSH_H
 
+#include <tailrace/buf.h>
 #include <tailrace/change.h>
-
-#include "source.h"
+#include <tailrace/payload.h>
 
 enum tr_push_state { TR_PUSH_DONE, TR_PUSH_BLOCKED, TR_PUSH_NOT_READY, TR_PUSH_FAILED };
 enum tr_flush { TR_FLUSH_IDLE, TR_FLUSH_LINGER, TR_FLUSH_FINAL };
@@ -53,6 +53,10 @@ struct tr_chain_ops {
  *                keep for one source table (TR_TARGET_*); snapshot_id names the build of a SHADOW, or the one a MIRROR must be; else 0.
  * tr_out_put     encodes a run of rows of one target on behalf of `ack` (position `pos`). Takes all or fails FATAL/REJECT
  *                (by column name; nothing of the run was taken).
+ * tr_out_open    the other way to put one row: the bytes of the chunk that rows of `key` go to. The caller appends the row in the sink's own
+ *                format, and grows the buffer if need be, with no call in between; then
+ * tr_out_close   takes it on behalf of `ack`, or with keep false takes back what was appended. REJECT when the row is too large: taken back.
+ *                Between the two nothing else is asked of this tr_out. FATAL for sinks whose encoder holds rows inside.
  * tr_out_tx_end  a source transaction ended; boundary sinks may seal here.
  * tr_out_barrier 0 once everything put so far is durable, else NOT_READY (and open chunks are sealed and sent at once).
  *                Requires that no transaction is open.
@@ -75,6 +79,8 @@ int tr_out_bind(struct tr_out *o, const struct tr_schema *s, enum tr_target_vari
                 struct tr_target **ret, struct tr_err *err);
 int tr_out_put(struct tr_out *o, struct tr_target *t, const struct tr_change *v, uint32_t n, struct tr_ack *ack, int64_t pos,
                struct tr_err *err);
+int tr_out_open(struct tr_out *o, struct tr_target *t, struct tr_slice key, struct tr_buf **ret, struct tr_err *err);
+int tr_out_close(struct tr_out *o, bool keep, struct tr_ack *ack, int64_t pos, struct tr_err *err);
 int tr_out_tx_end(struct tr_out *o, struct tr_err *err);
 int tr_out_barrier(struct tr_out *o, struct tr_err *err);
 int tr_out_swap(struct tr_out *o, const struct tr_schema *s, uint64_t snapshot_id, struct tr_err *err);

@@ -1,0 +1,219 @@
+/*
+ * typed_chain.c: a pipeline written as a C program. Orders come in as text, "id;country;cents;item,item,…"; each item that was paid for becomes
+ * a row in the table of its region. Source and sinks are those of the test kit, in memory; a real pipeline names others and changes nothing else.
+ *
+ * The records borrow: no byte of an order is copied before its row is encoded into the sink's chunk, and nothing is allocated per record.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tailrace/chain.h>
+
+#include "clock.h"
+#include "memory.h"
+#include "oslog.h"
+#include "pipeline.h"
+
+/* ---- records, and the state of one pipeline thread ---- */
+
+struct order {
+    struct tr_slice id, country, items; /* of the payload */
+    int64_t cents;
+};
+
+struct item {
+    const struct order *order;
+    struct tr_slice name;
+    int64_t cents;
+};
+
+struct shop {
+    int64_t per_mille_tax;
+    int64_t turnover; /* of this thread; read when it has ended */
+    char key[128];    /* of the record under way */
+};
+
+/* ---- the stages ---- */
+
+TR_EMITTER(orders, struct order);
+TR_EMITTER(items, struct item);
+
+/* Cuts *rest at the next `at` and returns what is before it. */
+static inline struct tr_slice field(struct tr_slice *rest, char at)
+{
+    const uint8_t *end = rest->n ? memchr(rest->p, at, rest->n) : NULL;
+    size_t n = end ? (size_t)(end - rest->p) : rest->n;
+    struct tr_slice f = tr_slice_sub(*rest, 0, n);
+    *rest = tr_slice_sub(*rest, n + 1, rest->n);
+    return f;
+}
+
+static inline int parse(struct shop *s, const struct tr_payload *p, struct orders_emitter *out, struct tr_err *err)
+{
+    struct tr_slice rest = p->value;
+    struct order o = {.id = field(&rest, ';'), .country = field(&rest, ';')};
+    struct tr_slice cents = field(&rest, ';');
+    (void)s;
+    for (size_t i = 0; i < cents.n; i++) {
+        if (cents.p[i] < '0' || cents.p[i] > '9' || o.cents > INT32_MAX)
+            return tr_err_set(err, TR_REJECT, TR_DOM_CODEC, "the amount is no number of cents");
+        o.cents = 10 * o.cents + (cents.p[i] - '0');
+    }
+    o.items = rest;
+    return orders_emit(out, &o);
+}
+
+static inline bool is_paid(struct shop *s, const struct order *o)
+{
+    (void)s;
+    return o->cents > 0 && o->items.n > 0;
+}
+
+static inline void with_tax(struct shop *s, const struct order *o, struct order *ret)
+{
+    *ret = *o;
+    ret->cents += o->cents * s->per_mille_tax / 1000;
+}
+
+/* An order's price is shared evenly among its items. */
+static inline int split(struct shop *s, const struct order *o, struct items_emitter *out, struct tr_err *err)
+{
+    struct tr_slice rest = o->items;
+    int64_t n = 1;
+    int rc = TR_OK;
+    (void)s;
+    (void)err;
+    for (size_t i = 0; i < rest.n; i++)
+        n += rest.p[i] == ',';
+    while (rest.n && rc >= 0)
+        rc = items_emit(out, &(struct item){o, field(&rest, ','), o->cents / n});
+    return rc;
+}
+
+/* A mirror keeps one row per key: order and item together. */
+static inline struct tr_slice key_of(struct shop *s, const struct item *i)
+{
+    int n = snprintf(s->key, sizeof s->key, "%" TR_SLICE_FMT "/%" TR_SLICE_FMT, TR_SLICE_ARG(i->order->id), TR_SLICE_ARG(i->name));
+    return tr_slice_of(s->key, n < (int)sizeof s->key ? (size_t)n : sizeof s->key - 1);
+}
+
+static inline void count(struct shop *s, const struct item *i)
+{
+    s->turnover += i->cents;
+}
+
+enum { EUROPE, ELSEWHERE };
+
+static inline uint32_t region(struct shop *s, const struct item *i)
+{
+    (void)s;
+    return tr_slice_eq_str(i->order->country, "AT") || tr_slice_eq_str(i->order->country, "FR") ? EUROPE : ELSEWHERE;
+}
+
+static inline int item_row(struct shop *s, const struct item *i, struct tr_chain_row *row, struct tr_err *err)
+{
+    (void)s;
+    (void)err;
+    tr_chain_row_text(row, 0, i->order->id);
+    tr_chain_row_text(row, 1, i->name);
+    tr_chain_row_i64(row, 2, i->cents);
+    return TR_OK;
+}
+
+TR_CHAIN(shop_chain, struct shop,
+         TR_DECODE(parse, orders),
+         TR_FILTER(is_paid),
+         TR_MAP(with_tax, struct order),
+         TR_FLAT_MAP(split, items),
+         TR_KEY(key_of),
+         TR_INSPECT(count),
+         TR_ROUTE(region, TR_ROWS(item_row), TR_ROWS(item_row)));
+
+/* ---- the pipeline around it ---- */
+
+struct program {
+    struct shop shop;
+    struct tr_schema *table[2];
+    struct tr_chain_counters counters;
+};
+
+static int chain_new(void *arg, uint32_t thread, struct tr_out **outs, uint32_t n_outs, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err)
+{
+    struct program *g = arg;
+    (void)thread; /* there is one */
+    return shop_chain_new(&(struct tr_chain_def){.outs = outs, .n_outs = n_outs, .schemas = g->table, .counters = &g->counters}, &g->shop, ret_ops, ret_chain, err);
+}
+
+static struct tr_schema *table(uint32_t id, const char *name)
+{
+    const struct tr_column columns[] = {{.name = "order_id", .source_type = "text", .type = TR_TYPE_TEXT, .not_null = true, .key_pos = 1, .precision = -1},
+                                        {.name = "item", .source_type = "text", .type = TR_TYPE_TEXT, .not_null = true, .key_pos = 2, .precision = -1},
+                                        {.name = "cents", .source_type = "bigint", .type = TR_TYPE_INT64, .precision = -1}};
+    struct tr_schema_def d = {.table_id = id, .version = 1, .ns = "shop", .name = name, .no_key_reason = "", .columns = columns, .n_columns = 3};
+    struct tr_schema *s = NULL;
+    struct tr_err err;
+    if (tr_schema_new(&d, &s, &err) < 0) {
+        fprintf(stderr, "%s\n", err.msg);
+        exit(1);
+    }
+    return s;
+}
+
+static void print_row(void *arg, const struct tr_mem_row *r)
+{
+    printf("  %s: %" TR_SLICE_FMT " %" TR_SLICE_FMT " %" TR_SLICE_FMT "\n", (const char *)arg, TR_SLICE_ARG(r->row.v[0]), TR_SLICE_ARG(r->row.v[1]), TR_SLICE_ARG(r->row.v[2]));
+}
+
+int main(void)
+{
+    static const char *const orders[] = {"1;AT;1000;cup,plate", "2;US;300;pen", "3;FR;0;voucher", "4;FR;x;lamp", "5;FR;999;ink,pen,nib"};
+    enum { N = sizeof orders / sizeof *orders };
+    struct program g = {.shop = {.per_mille_tax = 200}, .table = {table(1, "europe"), table(2, "elsewhere")}};
+    struct tr_mem_sink_def kind = {.caps = TR_CAP_MULTI | TR_CAP_MONOTONIC};
+    struct tr_mem_source *source = NULL;
+    struct tr_mem_sink *sinks[2] = {NULL};
+    struct tr_pipeline_sink ends[2];
+    struct tr_pipeline *pipeline = NULL;
+    struct tr_err err = {0};
+
+    tr_oslog_setup(TR_OSLOG_WARN, false, 2);
+    if (tr_mem_source_new(&source) < 0 || tr_mem_sink_new(&kind, &sinks[0]) < 0 || tr_mem_sink_new(&kind, &sinks[1]) < 0)
+        return 1;
+    for (int64_t i = 0; i < N; i++)
+        if (tr_mem_push(source, 0, i + 1, (struct tr_slice){NULL, 0}, tr_slice_str(orders[i]), 0) < 0)
+            return 1;
+    tr_mem_eof(source, 0);
+    for (int i = 0; i < 2; i++) {
+        ends[i] = (struct tr_pipeline_sink){.name = i == EUROPE ? "europe" : "elsewhere", .sink = tr_mem_sink_spi(sinks[i])};
+        tr_sink_tuning_default(&ends[i].tuning);
+    }
+    struct tr_pipeline_def def = {.name = "shop", .source = tr_mem_source_spi(source), .sinks = ends, .n_sinks = 2, .chain_new = chain_new, .arg = &g};
+    tr_pipeline_tuning_default(&def.tuning);
+
+    if (tr_pipeline_new(&def, &pipeline, NULL, 0, &err) < 0 || tr_pipeline_start(pipeline, &err) < 0 || tr_mem_assign(source, 0, 1, 0) < 0) {
+        fprintf(stderr, "typed_chain: %s\n", err.msg);
+        return 1;
+    }
+    for (int64_t until = tr_now_ns() + 10 * TR_NS_PER_S; tr_mem_committed(source, 0) < N && tr_now_ns() < until;)
+        tr_sleep_ns(TR_NS_PER_MS);
+    tr_pipeline_stop(pipeline);
+    bool ended = tr_pipeline_join(pipeline, tr_now_ns() + 10 * TR_NS_PER_S);
+
+    struct tr_stage_stats stats[TR_CHAIN_STAGES_MAX];
+    uint32_t n = tr_chain_stats(&g.counters, stats, TR_CHAIN_STAGES_MAX);
+    for (uint32_t i = 0; i < n; i++)
+        printf("%-8s %-8s in %llu, out %llu, skipped %llu\n", stats[i].kind, stats[i].name, (unsigned long long)stats[i].in, (unsigned long long)stats[i].out, (unsigned long long)stats[i].skipped);
+    char names[2][16] = {"europe", "elsewhere"};
+    for (int i = 0; i < 2; i++)
+        tr_mem_each_row(sinks[i], print_row, names[i]);
+    printf("turnover %lld, committed up to %lld\n", (long long)g.shop.turnover, (long long)tr_mem_committed(source, 0));
+
+    tr_pipeline_free(pipeline);
+    for (int i = 0; i < 2; i++) {
+        tr_mem_sink_spi(sinks[i])->ops->close(tr_mem_sink_spi(sinks[i]));
+        tr_schema_unref(g.table[i]);
+    }
+    tr_mem_source_spi(source)->ops->close(tr_mem_source_spi(source), 0);
+    return ended ? 0 : 1;
+}
