@@ -44,6 +44,8 @@ reader_main(void *arg)
 			continue;
 		}
 		if (rc == TR_FATAL) { /* retention was faster */
+			if (err.code <= (int64_t)at)
+				fprintf(stderr, "a reader at offset %llu: %s\n", (unsigned long long)at, err.msg);
 			TR_ASSERT(err.code > (int64_t)at);
 			at = (uint64_t)err.code;
 			atomic_fetch_add(&w->gone, 1);

@@ -95,7 +95,10 @@ def build_mutant(m, build, commands, work):
 
 def run(exe, first, seeds):
     """The seed that failed and why; None: all went well."""
-    r = subprocess.run([exe, "--from", str(first), "--seeds", str(seeds), "--jobs", "1"], capture_output=True, text=True, errors="replace", timeout=900)
+    try:
+        r = subprocess.run([exe, "--from", str(first), "--seeds", str(seeds), "--jobs", "1"], capture_output=True, text=True, errors="replace", timeout=3600)
+    except subprocess.TimeoutExpired:
+        return None
     if r.returncode == 0:
         return None
     found = re.search(r"FAILED: seed (\d+): (.*)", r.stdout)
