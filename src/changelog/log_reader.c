@@ -171,7 +171,9 @@ static int find_segment(struct reader *r, uint64_t offset, struct place *ret, st
     size_t i = p->n;
     while (i > 0 && p->segs[i - 1]->base > offset)
         i--;
-    if (i == 0 || p->segs[i - 1]->removed) {
+    if (i == 0) {
+        rc = gone(r, offset, oldest_of(p), err); /* the first one may be on its way out */
+    } else if (p->segs[i - 1]->removed) {
         rc = gone(r, offset, i < p->n ? p->segs[i]->base : offset, err);
     } else if (offset > p->durable.offset) {
         rc = tr_err_set(err, TR_FATAL, TR_DOM_LOG, "offset %llu lies ahead of %s, which ends at %llu: the log lost its tail, or this is another log",
