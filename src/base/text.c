@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <strings.h>
+#include <time.h>
 
 #include "check.h"
 
@@ -231,6 +232,24 @@ char *
 tr_format_lsn(uint64_t lsn, char out[TR_LSN_CHARS])
 {
 	snprintf(out, TR_LSN_CHARS, "%" PRIX32 "/%" PRIX32, (uint32_t)(lsn >> 32), (uint32_t)lsn);
+	return out;
+}
+
+char *
+tr_format_utc(int64_t us, char out[TR_UTC_CHARS])
+{
+	int64_t sec = us / 1000000, frac = us % 1000000;
+	time_t t;
+	struct tm tm;
+
+	if (frac < 0) {
+		frac += 1000000;
+		sec--;
+	}
+	t = (time_t)sec;
+	gmtime_r(&t, &tm);
+	snprintf(out, TR_UTC_CHARS, "%04d-%02d-%02d %02d:%02d:%02d.%06d", tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour,
+	         tm.tm_min, tm.tm_sec, (int)frac);
 	return out;
 }
 

@@ -22,7 +22,7 @@
 #include <tailrace/err.h>
 #include <tailrace/slice.h>
 
-enum { TR_DURATION_CHARS = 32, TR_SIZE_CHARS = 32, TR_LSN_CHARS = 18 };
+enum { TR_DURATION_CHARS = 32, TR_SIZE_CHARS = 32, TR_LSN_CHARS = 18, TR_UTC_CHARS = 64 };
 
 int tr_parse_duration(struct tr_slice s, int64_t *ret_ns, struct tr_err *err);
 int tr_parse_size(struct tr_slice s, uint64_t *ret_bytes, struct tr_err *err);
@@ -36,6 +36,8 @@ int tr_parse_i64(struct tr_slice s, int64_t *ret, struct tr_err *err);
 char *tr_format_duration(int64_t ns, char out[TR_DURATION_CHARS]);
 char *tr_format_size(uint64_t bytes, char out[TR_SIZE_CHARS]);
 char *tr_format_lsn(uint64_t lsn, char out[TR_LSN_CHARS]);
+/* Unix microseconds as "YYYY-MM-DD hh:mm:ss.ffffff" in UTC, as databases read it; before 1970 as well. */
+char *tr_format_utc(int64_t us, char out[TR_UTC_CHARS]);
 
 /* "name" with inner quotes doubled. TR_REJECT for an empty name or one with a NUL. */
 int tr_quote_ident(struct tr_buf *b, struct tr_slice name);

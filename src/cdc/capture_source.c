@@ -26,7 +26,7 @@ struct tr_snap_run {
     struct tr_arena arena;
     struct tr_schema *schema;  /* of the first change, which others refer to on their own; of all rows */
     struct tr_change **v;
-    uint8_t **rows;            /* as pack() makes them */
+    uint8_t **rows;            /* as tr_snap_run_add_row packs them */
     uint32_t n, cap;           /* of either */
     uint32_t delivered;
     uint64_t snapshot_id, h;   /* of the rows */

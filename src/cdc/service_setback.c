@@ -20,8 +20,10 @@ struct setback {
     uint64_t sink_furthest;
     struct tr_ctl_sink_table *v;
     size_t n, cap;
-    char (*sinks)[64];
-    uint64_t *offsets;
+    struct setback_sink {
+        char name[64];
+        uint64_t offset;
+    } *sinks;
     size_t n_sinks, sinks_cap;
     bool nomem;
 };
@@ -40,17 +42,17 @@ static void see_sink(void *arg, const char *sink, uint32_t partition, uint64_t o
     (void)at_us;
     if (b->n_sinks == b->sinks_cap) {
         size_t cap = b->sinks_cap ? b->sinks_cap * 2 : 8;
-        void *names = tr_realloc(b->sinks, cap * sizeof *b->sinks), *offsets = names ? tr_realloc(b->offsets, cap * sizeof *b->offsets) : NULL;
-        b->sinks = names ? names : b->sinks;
-        if (!offsets) {
+        struct setback_sink *v = tr_realloc(b->sinks, cap * sizeof *v);
+        if (!v) {
             b->nomem = true;
             return;
         }
-        b->offsets = offsets;
+        b->sinks = v;
         b->sinks_cap = cap;
     }
-    snprintf(b->sinks[b->n_sinks], sizeof b->sinks[0], "%s", sink);
-    b->offsets[b->n_sinks++] = offset;
+    struct setback_sink *k = &b->sinks[b->n_sinks++];
+    snprintf(k->name, sizeof k->name, "%s", sink);
+    k->offset = offset;
 }
 
 /* The offsets that a table's state in a sink rests on. (log_from and pause_offset lie before them.) */
@@ -86,9 +88,9 @@ static int read_sink(struct setback *b, size_t i, struct tr_err *err)
 {
     struct tr_control *c = b->s->cfg.control;
     b->n = 0;
-    b->sink_furthest = b->offsets[i];
-    int rc = c->ops->sink_table_list(c, b->sinks[i], see_sink_table, b, err);
-    return rc >= 0 && b->nomem ? tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for the tables of sink %s", b->sinks[i]) : rc;
+    b->sink_furthest = b->sinks[i].offset;
+    int rc = c->ops->sink_table_list(c, b->sinks[i].name, see_sink_table, b, err);
+    return rc >= 0 && b->nomem ? tr_err_set(err, TR_NOMEM, TR_DOM_CDC, "no memory for the tables of sink %s", b->sinks[i].name) : rc;
 }
 
 static void set_back_table(struct tr_ctl_sink_table *t, uint64_t end)
@@ -112,12 +114,12 @@ static int set_back_sink(struct setback *b, size_t i, struct tr_err *err)
     int rc = read_sink(b, i, err);
     if (rc < 0 || b->sink_furthest <= b->end)
         return rc;
-    tr_oslog_fields(TR_OSLOG_ERROR, "service", TR_OSLOG_F({"sink", b->sinks[i]}),
+    tr_oslog_fields(TR_OSLOG_ERROR, "service", TR_OSLOG_F({"sink", b->sinks[i].name}),
                     "the sink was at offset %" PRIu64 ", but the log ends at %" PRIu64 ": it goes on from there, and builds its tables anew", b->sink_furthest, b->end);
     for (size_t k = 0; k < b->n; k++)
         set_back_table(&b->v[k], b->end);
-    tr_control_alarm(c, TR_ALARM_GAPPED, b->sinks[i], lost);
-    struct tr_ctl_offset o = {.sink = b->sinks[i], .offset = TR_MIN(b->offsets[i], b->end), .set_back = true, .tables = b->v, .n_tables = (uint32_t)b->n};
+    tr_control_alarm(c, TR_ALARM_GAPPED, b->sinks[i].name, lost);
+    struct tr_ctl_offset o = {.sink = b->sinks[i].name, .offset = TR_MIN(b->sinks[i].offset, b->end), .set_back = true, .tables = b->v, .n_tables = (uint32_t)b->n};
     return c->ops->offset_commit(c, &o, err);
 }
 
@@ -148,6 +150,5 @@ int tr_service_set_back(struct tr_service *s, struct tr_err *err)
         rc = set_back_sink(&b, i, err);
     tr_free(b.v);
     tr_free(b.sinks);
-    tr_free(b.offsets);
     return rc;
 }

@@ -576,7 +576,7 @@ test_parse_small(void **state)
 	bool b = false;
 	uint64_t u = 0;
 	int64_t i = 0;
-	char out[TR_LSN_CHARS];
+	char out[TR_LSN_CHARS], utc[TR_UTC_CHARS];
 	struct tr_err err;
 
 	(void)state;
@@ -592,6 +592,9 @@ test_parse_small(void **state)
 	assert_int_equal(u, UINT64_MAX);
 	assert_string_equal(tr_format_lsn(u, out), "FFFFFFFF/FFFFFFFF");
 	assert_string_equal(tr_format_lsn(0, out), "0/0");
+	assert_string_equal(tr_format_utc(0, utc), "1970-01-01 00:00:00.000000");
+	assert_string_equal(tr_format_utc(-1, utc), "1969-12-31 23:59:59.999999");
+	assert_string_equal(tr_format_utc(INT64_C(1790000000123456), utc), "2026-09-21 14:13:20.123456");
 	for (size_t k = 0; k < 7; k++) {
 		static const char *const bad[] = { "", "/", "1/", "/1", "123456789/0", "0/0x", "1" };
 

@@ -11,7 +11,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "alloc.h"
 #include "check.h"
@@ -77,16 +76,8 @@ static void param_u64(struct planner *p, uint64_t v)
 
 static void param_time(struct planner *p, int64_t us)
 {
-    int64_t sec = us / 1000000, frac = us % 1000000;
-    if (frac < 0) {
-        frac += 1000000;
-        sec--;
-    }
-    time_t t = (time_t)sec;
-    struct tm tm;
-    gmtime_r(&t, &tm);
-    char s[64];
-    snprintf(s, sizeof s, "%04d-%02d-%02d %02d:%02d:%02d.%06d+00", tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int)frac);
+    char utc[TR_UTC_CHARS], s[TR_UTC_CHARS + 3];
+    snprintf(s, sizeof s, "%s+00", tr_format_utc(us, utc));
     param_text(p, TR_TYPE_TIMESTAMPTZ, s);
 }
 

@@ -3,13 +3,13 @@
  * row, by the column's name, and is never sent.
  */
 #include <stdio.h>
-#include <time.h>
 
 #include "alloc.h"
 #include "ch_sink.h"
 #include "check.h"
 #include "key.h"
 #include "rowbinary.h"
+#include "text.h"
 
 struct ch_encoder {
     struct tr_encoder encoder;
@@ -44,32 +44,18 @@ static int key_cells(struct ch_encoder *e, struct tr_slice key, struct tr_slice 
     return *ret ? tr_key_decode(key, n, *ret, err) : no_memory(e, err);
 }
 
-static struct tr_slice text_time(struct ch_encoder *e, int64_t us, char to[64])
-{
-    int64_t sec = us / 1000000, frac = us % 1000000;
-    if (frac < 0) {
-        frac += 1000000;
-        sec--;
-    }
-    time_t t = (time_t)sec;
-    struct tm tm;
-    gmtime_r(&t, &tm);
-    snprintf(to, 64, "%04d-%02d-%02d %02d:%02d:%02d.%06d+00", tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int)frac);
-    (void)e;
-    return tr_slice_str(to);
-}
-
 /* _tr_version, _tr_deleted, _tr_deleted_at of a mirror that keeps tombstones; _tr_version alone of one that does not */
 static int ours(struct ch_encoder *e, uint64_t version, bool deleted, int64_t at_us, struct tr_buf *out, struct tr_err *err)
 {
-    char text[64];
+    char utc[TR_UTC_CHARS], text[TR_UTC_CHARS + 3];
     if (tr_buf_append_u64le(out, version) < 0)
         return no_memory(e, err);
     if (e->t->kind != TR_TABLE_MIRROR_SOFT)
         return TR_OK;
     if (tr_buf_append_u8(out, deleted) < 0)
         return no_memory(e, err);
-    struct tr_slice at = deleted ? text_time(e, at_us, text) : (struct tr_slice){NULL, 0};
+    snprintf(text, sizeof text, "%s+00", tr_format_utc(at_us, utc));
+    struct tr_slice at = tr_slice_str(text);
     return cell(e, e->t->n - 1, deleted ? &at : NULL, out, err);
 }
 

@@ -9,7 +9,6 @@
  * TRUNCATE is an INSERT … SELECT of tombstones for the rows that live; the engine sees to it that every earlier batch is durable by then.
  */
 #include <stdio.h>
-#include <time.h>
 
 #include <zstd.h>
 
@@ -19,6 +18,7 @@
 #include "clock.h"
 #include "ddl_clickhouse.h"
 #include "failpoint.h"
+#include "text.h"
 
 enum { ROWS_MAX = 1000000, BYTES_MAX = 200 << 20, ZSTD_LEVEL = 1 }; /* a block of the server's holds 1,048,449 rows and 256 MiB */
 
@@ -156,14 +156,11 @@ static int truncate_rows(struct ch_writer *w, const struct tr_endpoint *ep, cons
     struct tr_cur c = tr_cur_of(body);
     uint64_t version = tr_cur_le64(&c);
     int64_t us = (int64_t)tr_cur_le64(&c);
-    time_t sec = (time_t)(us / 1000000);
-    struct tm tm;
-    gmtime_r(&sec, &tm);
+    char utc[TR_UTC_CHARS];
     tr_buf_clear(&w->text);
     int rc = tr_buf_append_str(&w->text, t->truncate[0]);
     if (rc >= 0)
-        rc = tr_buf_printf(&w->text, "%llu, 1, '%04d-%02d-%02d %02d:%02d:%02d.%06d%s'", (unsigned long long)version, tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec,
-                           (int)(us % 1000000), t->today ? "" : "+00");
+        rc = tr_buf_printf(&w->text, "%llu, 1, '%s%s'", (unsigned long long)version, tr_format_utc(us, utc), t->today ? "" : "+00");
     if (rc >= 0)
         rc = tr_buf_append_str(&w->text, t->truncate[1]);
     if (rc >= 0)
