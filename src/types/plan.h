@@ -36,7 +36,7 @@ struct tr_desc_column {
 struct tr_table_desc {
     bool exists;
     bool ours;          /* noted as made by tailrace; such a table may have been removed since: exists is false then */
-    bool view;          /* its view without the tombstones is there */
+    bool view;          /* its view without the tombstones is there, and shows it as it is */
     bool no_ns;         /* the namespace it would be in is not there either */
     struct tr_desc_column *columns;
     uint32_t n_columns;

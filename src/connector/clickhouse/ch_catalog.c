@@ -65,6 +65,27 @@ static int columns(const struct ch_sink *s, struct tr_slice answer, const char *
     return rc;
 }
 
+/* The view has its columns, and their types, from when it was made: a hand that altered the table did not alter it. */
+static bool view_fits(struct tr_slice answer, const struct tr_table_desc *d)
+{
+    struct tr_cur c = tr_cur_of(answer);
+    struct tr_buf name = {0}, type = {0};
+    uint32_t n = 0, wanted = 0;
+    bool fits = true;
+    for (; fits && tr_cur_left(&c); n++) {
+        fits = string(&c, &name) && string(&c, &type);
+        bool found = false;
+        for (uint32_t i = 0; fits && !found && i < d->n_columns; i++)
+            found = !strcmp(d->columns[i].name, tr_buf_cstr(&name)) && !strcmp(d->columns[i].type, tr_buf_cstr(&type));
+        fits = found;
+    }
+    for (uint32_t i = 0; i < d->n_columns; i++)
+        wanted += strncmp(d->columns[i].name, "_tr_", 4) != 0;
+    tr_buf_done(&name);
+    tr_buf_done(&type);
+    return fits && n && n == wanted;
+}
+
 static int describe_table(struct ch_sink *s, const char *ns, const char *name, int64_t deadline_ns, struct tr_table_desc *ret, struct tr_err *err)
 {
     struct tr_buf a = {0}, key = {0};
@@ -80,8 +101,8 @@ static int describe_table(struct ch_sink *s, const char *ns, const char *name, i
     }
     tr_sql_derived(name, "_live", live);
     if (rc >= 0)
-        rc = look(s, "SELECT engine FROM system.tables", "database", ns, "name", live, deadline_ns, &a, err);
-    ret->view = rc >= 0 && a.n;
+        rc = look(s, "SELECT name, type FROM system.columns", "database", ns, "table", live, deadline_ns, &a, err);
+    ret->view = rc >= 0 && view_fits(tr_buf_slice(&a), ret);
     if (rc >= 0 && !ret->exists) {
         rc = look(s, "SELECT name FROM system.databases", "name", ns, NULL, NULL, deadline_ns, &a, err);
         ret->no_ns = rc >= 0 && !a.n;
