@@ -146,8 +146,6 @@ static void test_types(void **state)
     is_type(TR_DIALECT_CLICKHOUSE, TR_TYPE_DATE, -1, 0, "Nullable(String)");
     is_type(TR_DIALECT_CLICKHOUSE, TR_TYPE_BOOL, -1, 0, "Nullable(UInt8)");
     is_type(TODAY, TR_TYPE_ENUM, -1, 0, "Nullable(String)");
-    is_type(TODAY | TR_CLICKHOUSE_LOW_CARDINALITY, TR_TYPE_ENUM, -1, 0, "LowCardinality(Nullable(String))");
-    is_type(TODAY | TR_CLICKHOUSE_LOW_CARDINALITY, TR_TYPE_TEXT, -1, 0, "Nullable(String)");
     is_type(TODAY, TR_TYPE_JSON, -1, 0, "Nullable(String)");
     is_type(TODAY, TR_TYPE_UUID, -1, 0, "Nullable(UUID)");
 }
@@ -191,9 +189,56 @@ static void test_sorting_keys(void **state)
     }
 }
 
+#define SLICE(text) tr_slice_str(text)
+
+static void refused(int (*option)(struct tr_want *, struct tr_slice, struct tr_err *), struct tr_want *w, const char *text, const char *why)
+{
+    struct tr_err err = {0};
+    assert_int_equal(option(w, SLICE(text), &err), TR_REJECT);
+    if (!strstr(err.msg, why))
+        fail_msg("'%s': %s", text, err.msg);
+}
+
+static void test_options_of_a_table(void **state)
+{
+    (void)state;
+    const struct tr_column c[] = {ID, K, AT};
+    struct tr_schema *s = schema_of(c, 3);
+    struct tr_table_desc none = {0};
+    struct tr_plan p = {0};
+    struct tr_want w = want_of(TODAY, TR_TABLE_MIRROR_HARD, s, NULL);
+    assert_int_equal(tr_ch_order_by(&w, SLICE("\"i d\", `k\"\\\\`"), NULL), TR_OK);
+    static const char *const good[] = {"tuple()", "intDiv(`i d`, 1000)", "(\"i d\" % 10, substring(`k\"\\\\`, 1, 1))", "'i'' d' = `k\"\\\\`", "1.5e3 + 0x1f"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        assert_int_equal(tr_ch_partition_by(&w, SLICE(good[i]), NULL), TR_OK);
+    assert_int_equal(tr_ch_partition_by(&w, SLICE(good[1]), NULL), TR_OK);
+    assert_int_equal(tr_ch_low_cardinality(&w.columns[0]), TR_OK); /* an Int32, and stays one */
+    assert_int_equal(tr_ch_low_cardinality(&w.columns[1]), TR_OK);
+    assert_int_equal(tr_reconcile(&w, &none, &p, NULL), TR_OK);
+    assert_string_equal(text_of(&p), "CREATE TABLE \"m\".\"t\" (\"i d\" Int32, \"k\\\"\\\\\" LowCardinality(String), \"at\" Nullable(DateTime64(6, 'UTC')), \"_tr_version\" UInt64)"
+                                     " ENGINE = ReplacingMergeTree(_tr_version) PARTITION BY (intDiv(`i d`, 1000)) ORDER BY (\"i d\", \"k\\\"\\\\\")"
+                                     " SETTINGS non_replicated_deduplication_window = 1000, fsync_after_insert = 1, fsync_part_directory = 1, min_rows_to_fsync_after_merge = 1\n");
+    refused(tr_ch_order_by, &w, "\"i d\"", "lacks k");
+    refused(tr_ch_order_by, &w, "`i d`, `i d`", "twice");
+    refused(tr_ch_order_by, &w, "`i d`, at", "at is no column of the table's key");
+    refused(tr_ch_order_by, &w, "`i d` desc", "desc is no column of the key");
+    refused(tr_ch_order_by, &w, "lower(`i d`)", "names with commas");
+    refused(tr_ch_order_by, &w, "`i d`,", "names with commas");
+    refused(tr_ch_partition_by, &w, "toYYYYMM(at)", "uses at, which is no column of its key");
+    refused(tr_ch_partition_by, &w, "intDiv(`i d`, 10) + _tr_version", "uses _tr_version");
+    refused(tr_ch_partition_by, &w, "(select 1)", "uses select");
+    refused(tr_ch_partition_by, &w, "`i d`) order by (`i d`", "parentheses");
+    refused(tr_ch_partition_by, &w, "intDiv(`i d`, 10", "parentheses");
+    refused(tr_ch_partition_by, &w, ")(", "parentheses");
+    refused(tr_ch_partition_by, &w, "a_name_that_is_longer_than_any_column_of_postgresql_can_be_because_it_has_more_than_63_bytes", "no column");
+    assert_int_equal(w.columns[0].key_pos, 1); /* what is refused changes nothing */
+    tr_want_done(&w);
+    tr_schema_unref(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_tables), cmocka_unit_test(test_swaps), cmocka_unit_test(test_columns_are_added), cmocka_unit_test(test_types), cmocka_unit_test(test_records),
-                                       cmocka_unit_test(test_sorting_keys)};
+                                       cmocka_unit_test(test_sorting_keys), cmocka_unit_test(test_options_of_a_table)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

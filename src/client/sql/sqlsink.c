@@ -63,6 +63,14 @@ static enum tr_table_kind table_kind(const struct tr_sqlsink *s, const struct tr
     return TR_TABLE_MIRROR_SOFT;
 }
 
+int tr_sqlsink_want(const struct tr_sqlsink *s, enum tr_table_kind kind, const struct tr_schema *sc, const char *ns, const char *name, struct tr_want *ret, struct tr_err *err)
+{
+    int rc = tr_want_new(s->dialect, kind, sc, ns, name, ret, err);
+    if (rc >= 0 && s->shape && (rc = s->shape(s, sc, ret, err)) < 0)
+        tr_want_done(ret);
+    return rc;
+}
+
 static struct tr_table_note note_of(const struct tr_schema *sc, enum tr_target_variant v)
 {
     struct tr_table_note n = {.schema_version = sc->version};
@@ -202,7 +210,7 @@ int tr_sqlsink_bind(struct tr_sink *ts, const struct tr_schema *sc, enum tr_targ
     struct tr_table_desc have = {0};
     struct tr_plan plan = {0};
     n.snapshot_id = snapshot_id;
-    int rc = tr_want_new(s->dialect, table_kind(s, sc, v), sc, p.ns, p.name, &w, err);
+    int rc = tr_sqlsink_want(s, table_kind(s, sc, v), sc, p.ns, p.name, &w, err);
     if (rc >= 0)
         rc = note_with_table(s, &n, v, &p, &w, err);
     if (rc >= 0)
@@ -243,7 +251,7 @@ int tr_sqlsink_swap(struct tr_sink *ts, const struct tr_schema *sc, uint64_t sna
     if (rc >= 0 && !done && !have_build)
         rc = removed(s, "the build of table", &mirror, &n, err);
     if (rc >= 0 && !done)
-        rc = tr_want_new(s->dialect, table_kind(s, sc, TR_TARGET_MIRROR), sc, mirror.ns, mirror.name, &w, err);
+        rc = tr_sqlsink_want(s, table_kind(s, sc, TR_TARGET_MIRROR), sc, mirror.ns, mirror.name, &w, err);
     if (rc >= 0 && !done)
         rc = tr_plan_swap(&w, &there, shadow.name, &build, &plan, err);
     if (rc >= 0)
