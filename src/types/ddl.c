@@ -1,5 +1,6 @@
 #include "ddl.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -403,10 +404,42 @@ static bool had_column(const struct tr_table_desc *have, const struct tr_want_co
 
 #define CURE "; take a new snapshot (tailrace table resnapshot), or change the sink's table by hand and resume"
 
-static int not_ours(const struct tr_want *w, struct tr_plan *p)
+static int not_ours(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *p)
 {
-    return tr_plan_refuse(p, "table %s%s%s exists in the sink and was not made by tailrace; rename or drop it%s, then resume", w->ns, *w->ns ? "." : "", w->name,
-                          w->dialect == TR_DIALECT_POSTGRES ? ", or give the sink a schema of its own" : tr_dialect_clickhouse(w->dialect) ? ", or give the sink a database of its own" : "");
+    bool ch = tr_dialect_clickhouse(w->dialect);
+    const char *lacks = !ch ? "" : have_column(w, have, "_tr_version") ? " (its column _tr_version has no record of ours as its comment)" : " (it has no column _tr_version)";
+    return tr_plan_refuse(p, "table %s%s%s exists in the sink and was not made by tailrace%s; rename or drop it%s, then resume", w->ns, *w->ns ? "." : "", w->name, lacks,
+                          w->dialect == TR_DIALECT_POSTGRES ? ", or give the sink a schema of its own" : ch ? ", or give the sink a database of its own" : "");
+}
+
+/* One more difference that is not additive; the cure of all comes behind the last. */
+__attribute__((format(printf, 2, 3))) static void differs(struct tr_plan *p, const char *fmt, ...)
+{
+    enum { ROOM_FOR_CURE = 150 };
+    char text[256];
+    size_t n = strlen(p->reason);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (!p->refused)
+        tr_plan_refuse(p, "%s", text);
+    else if (n + strlen(text) + 2 < sizeof p->reason - ROOM_FOR_CURE)
+        snprintf(p->reason + n, sizeof p->reason - n, "; %s", text);
+    else if (n > 4 && strcmp(p->reason + n - 4, ", …") != 0)
+        snprintf(p->reason + n, sizeof p->reason - n, ", …");
+}
+
+/* A column that nobody at the source has. */
+static void column_too_many(const struct tr_want *w, const struct tr_table_desc *have, const struct tr_desc_column *c, struct tr_plan *p)
+{
+    bool theirs = have->positions && *have->positions && !c->source_pos && strncmp(c->name, "_tr_", 4) != 0;
+    if (theirs && c->filled)
+        return;
+    if (theirs && tr_dialect_clickhouse(w->dialect))
+        differs(p, "column %s of table %s was added in the sink and has no default there (with one it may stay)", c->name, w->name);
+    else
+        differs(p, "column %s of table %s is no longer in the source (dropped or renamed)", c->name, w->name);
 }
 
 int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *p, struct tr_err *err)
@@ -414,7 +447,7 @@ int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, stru
     if (!have->exists)
         return plan_create(w, have->no_ns, p, err);
     if (!have->ours)
-        return not_ours(w, p);
+        return not_ours(w, have, p);
     bool soft = w->kind == TR_TABLE_MIRROR_SOFT;
     if (w->kind != TR_TABLE_LOG && soft != (have_column(w, have, "_tr_deleted") != NULL))
         return tr_plan_refuse(p,
@@ -424,7 +457,7 @@ int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, stru
     bool older = w->schema_version < have->note.schema_version;
     for (uint32_t i = 0; i < have->n_columns && !older; i++)
         if (!want_column(w, have->columns[i].name) && w->kind != TR_TABLE_LOG)
-            return tr_plan_refuse(p, "column %s of table %s is no longer in the source (dropped or renamed)" CURE, have->columns[i].name, w->name);
+            column_too_many(w, have, &have->columns[i], p);
     for (uint32_t i = 0; i < w->n; i++) {
         const struct tr_want_column *c = &w->columns[i];
         const struct tr_desc_column *h = have_column(w, have, c->name);
@@ -437,16 +470,20 @@ int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, stru
             return tr_plan_refuse(p, "column %s is new in the key of table %s" CURE, c->name, w->name);
         if (!h && c->unfillable)
             return tr_plan_refuse(p, "column %s was added to table %s with values that the stream does not tell (a default that is not a constant)" CURE, c->name, w->name);
-        if (!h && plan_add_column(w, c, p) < 0)
+        if (!h && !p->refused && plan_add_column(w, c, p) < 0)
             return nomem(err);
         if (h && (tr_dialect_clickhouse(w->dialect) ? !h->key_pos != !c->key_pos : h->key_pos != c->key_pos)) /* its sorting key may stand in any order */
             return tr_plan_refuse(p, "the key of table %s changed at column %s" CURE, w->name, c->name);
         if (h && !older && w->kind != TR_TABLE_LOG && h->source_pos && c->source_pos && h->source_pos != c->source_pos)
             return tr_plan_refuse(p, "column %s of table %s was dropped and added again: its old values are gone at the source" CURE, c->name, w->name);
         if (h && strcasecmp(h->type, c->type) != 0)
-            return tr_plan_refuse(p, "column %s of table %s changed its type from %s to %s%s", c->name, w->name, h->type, c->type,
-                                  w->kind == TR_TABLE_LOG ? "; change the column by hand, or rename the table (another is made), and resume" : CURE);
+            differs(p, "column %s of table %s changed its type from %s to %s", c->name, w->name, h->type, c->type);
     }
+    size_t n = strlen(p->reason);
+    if (p->refused)
+        snprintf(p->reason + n, sizeof p->reason - n, "%s", w->kind == TR_TABLE_LOG ? "; change the column by hand, or rename the table (another is made), and resume" : CURE);
+    else if (tr_dialect_clickhouse(w->dialect))
+        tr_ch_reconcile(w, have, p);
     return TR_OK;
 }
 
@@ -575,7 +612,7 @@ static int plan_rename_key(const struct tr_want *w, const char *from, struct tr_
 int tr_plan_swap(const struct tr_want *w, const struct tr_table_desc *there, const char *shadow, const struct tr_table_desc *build, struct tr_plan *p, struct tr_err *err)
 {
     if (there->exists && !there->ours)
-        return not_ours(w, p);
+        return not_ours(w, there, p);
     if (tr_dialect_clickhouse(w->dialect))
         return tr_ch_plan_swap(w, there, shadow, p, err) < 0 ? nomem(err) : TR_OK;
     int rc = plan_drop_view(w, p) < 0 ? nomem(err) : tr_plan_drop(w->dialect, w->ns, w->name, p, err);

@@ -234,7 +234,7 @@ static struct tr_want_column *key_column_of(const struct tr_want *w, const char 
     return NULL;
 }
 
-int tr_ch_order_by(struct tr_want *io, struct tr_slice columns, struct tr_err *err)
+int tr_ch_order_by(struct tr_want *io, const char *said, struct tr_slice columns, struct tr_err *err)
 {
     struct tr_slice at = columns;
     uint16_t n = 0, n_key = 0;
@@ -250,19 +250,19 @@ int tr_ch_order_by(struct tr_want *io, struct tr_slice columns, struct tr_err *e
         w = next_word(&at, name);
         const struct tr_want_column *c = w == WORD_NAME ? key_column_of(io, name) : NULL;
         if (!c)
-            rc = tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "order_by of table %s: %s%s; it takes the columns of the key, and nothing else, in the order wanted, like 'schema.table = b, a'", io->name,
+            rc = tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "order_by of table %s: %s%s; it takes the columns of the key, and nothing else, in the order wanted, like 'schema.table = b, a'", said,
                             w == WORD_NAME ? name : "there must be names with commas between them", w == WORD_NAME ? " is no column of the table's key" : "");
         else if (order[c - io->columns])
-            rc = tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "order_by of table %s names %s twice", io->name, name);
+            rc = tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "order_by of table %s names %s twice", said, name);
         else
             order[c - io->columns] = ++n;
         w = rc >= 0 ? next_word(&at, name) : WORD_END;
     } while (w == WORD_OTHER && *name == ',');
     if (rc >= 0 && w != WORD_END)
-        rc = tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "order_by of table %s: what stands at %s is no column of the key; it takes names with commas between them", io->name, name);
+        rc = tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "order_by of table %s: what stands at %s is no column of the key; it takes names with commas between them", said, name);
     for (uint32_t i = 0; rc >= 0 && n < n_key && i < io->n; i++)
         if (io->columns[i].key_pos && !order[i])
-            rc = tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "order_by of table %s lacks %s, a column of the key: without it rows of different keys would replace each other", io->name,
+            rc = tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "order_by of table %s lacks %s, a column of the key: without it rows of different keys would replace each other", said,
                             io->columns[i].name);
     for (uint32_t i = 0; rc >= 0 && i < io->n; i++)
         io->columns[i].key_pos = order[i];
@@ -270,7 +270,7 @@ int tr_ch_order_by(struct tr_want *io, struct tr_slice columns, struct tr_err *e
     return rc;
 }
 
-int tr_ch_partition_by(struct tr_want *io, struct tr_slice expression, struct tr_err *err)
+int tr_ch_partition_by(struct tr_want *io, const char *said, struct tr_slice expression, struct tr_err *err)
 {
     struct tr_slice at = expression;
     char name[TR_SQL_NAME_MAX + 1] = "";
@@ -280,16 +280,89 @@ int tr_ch_partition_by(struct tr_want *io, struct tr_slice expression, struct tr
             return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG,
                               "partition_by of table %s uses %s, which is no column of its key: a row must never change its partition, because ClickHouse replaces it by its newer version only within one; use columns of the "
                               "key, functions, operators and constants alone",
-                              io->name, name);
+                              said, name);
         depth += w == WORD_OTHER && *name == '(' ? 1 : w == WORD_OTHER && *name == ')' ? -1 : 0;
         if (depth < 0)
             break;
     }
     if (depth)
-        return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "partition_by of table %s is no expression: its parentheses do not match", io->name);
+        return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "partition_by of table %s is no expression: its parentheses do not match", said);
     tr_free(io->partition);
     io->partition = tr_strndup(expression);
     return io->partition ? TR_OK : tr_err_set(err, TR_RETRY, TR_DOM_SINK, "no memory for partition_by");
+}
+
+/* ---- a table that is there ---- */
+
+const char *tr_ch_window(const char *engine, int64_t *ret)
+{
+    bool replicated = !strncmp(engine, "Replicated", 10);
+    const char *name = replicated ? "replicated_deduplication_window" : "non_replicated_deduplication_window";
+    char text[48];
+    *ret = -1;
+    if (!replicated && strncmp(engine, "Replacing", 9) != 0 && strncmp(engine, "MergeTree", 9) != 0)
+        return NULL;
+    snprintf(text, sizeof text, " %s = ", name);
+    const char *at = strstr(engine, text);
+    if (at)
+        *ret = strtoll(at + strlen(text), NULL, 10);
+    return name;
+}
+
+/* How much of the text is the engine with its arguments. */
+static size_t engine_end(const char *engine)
+{
+    size_t i = strcspn(engine, "( ");
+    bool quotes = false;
+    for (int depth = 0; engine[i]; i++) {
+        char c = engine[i];
+        if (quotes && c == '\\' && engine[i + 1])
+            i++;
+        else if (c == '\'')
+            quotes = !quotes;
+        else if (!quotes && c == ' ' && !depth)
+            break;
+        else if (!quotes)
+            depth += c == '(' ? 1 : c == ')' ? -1 : 0;
+    }
+    return i;
+}
+
+static bool ends_with(const char *text, size_t n, const char *end)
+{
+    size_t k = strlen(end);
+    return n >= k && !memcmp(text + n - k, end, k);
+}
+
+/* "…ReplacingMergeTree(…, _tr_version)"; of a changelog table the engine alone. */
+static bool engine_fits(const struct tr_want *w, const char *engine)
+{
+    size_t n = engine_end(engine);
+    return ends_with(engine, strcspn(engine, "( "), "ReplacingMergeTree") && (w->kind == TR_TABLE_LOG || ends_with(engine, n, "(_tr_version)") || ends_with(engine, n, ", _tr_version)"));
+}
+
+void tr_ch_reconcile(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *io)
+{
+    int64_t own;
+    struct tr_err err;
+    if (!have->engine)
+        return;
+    if (!engine_fits(w, have->engine)) {
+        tr_plan_refuse(io, "table %s.%s has the engine %.*s in the sink, and must have %s; take a new snapshot (tailrace table resnapshot), or give it that engine and resume", w->ns, w->name,
+                       (int)TR_MIN(engine_end(have->engine), (size_t)120), have->engine, w->kind == TR_TABLE_LOG ? "ReplacingMergeTree" : "ReplacingMergeTree(_tr_version)");
+        return;
+    }
+    struct tr_want probe = *w;
+    probe.partition = NULL;
+    if (w->kind != TR_TABLE_LOG && have->partition && tr_ch_partition_by(&probe, w->name, tr_slice_str(have->partition), &err) == TR_REJECT) {
+        tr_plan_refuse(io, "table %s.%s is partitioned by %.120s in the sink, which is not made of columns of its key alone: a row would not be replaced by its newer version in another partition; take a new snapshot "
+                           "(tailrace table resnapshot)", w->ns, w->name, have->partition);
+    } else if (!have->window) {
+        const char *setting = tr_ch_window(have->engine, &own);
+        tr_plan_refuse(io, "table %s.%s has %s = 0 in the sink, so an INSERT that comes again because its answer was lost leaves its rows twice; ALTER TABLE %s.%s MODIFY SETTING %s = 1000, then resume", w->ns, w->name,
+                       setting ? setting : "no deduplication", w->ns, w->name, setting ? setting : "");
+    }
+    tr_free(probe.partition);
 }
 
 /* ---- records ---- */

@@ -67,6 +67,7 @@ int tr_sqlsink_want(const struct tr_sqlsink *s, enum tr_table_kind kind, const s
 /* Members of tr_sink_ops. */
 int tr_sqlsink_bind(struct tr_sink *s, const struct tr_schema *schema, enum tr_target_variant v, uint64_t snapshot_id, int64_t deadline_ns, struct tr_target **ret,
                     struct tr_err *err);
+int tr_sqlsink_check(struct tr_sink *s, const struct tr_schema *schema, enum tr_target_variant v, int64_t deadline_ns, struct tr_err *err);
 int tr_sqlsink_swap(struct tr_sink *s, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err);
 int tr_sqlsink_built(struct tr_sink *s, const struct tr_schema *schema, int64_t deadline_ns, uint64_t *ret_snapshot_id, struct tr_err *err);
 int tr_sqlsink_encoder_new(struct tr_sink *s, const struct tr_target *t, struct tr_encoder **ret, struct tr_err *err);

@@ -98,9 +98,11 @@ int tr_ch_shape(const struct tr_sqlsink *sql, const struct tr_schema *schema, st
         if (strncmp(io->columns[i].name, "_tr_", 4) != 0 && names_column(&s->o->low_cardinality, schema, io->columns[i].name) && tr_ch_low_cardinality(&io->columns[i]) < 0)
             return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: no memory for table %s", s->sql.what, io->name);
     int rc = TR_OK;
+    char said[2 * TR_SQL_NAME_MAX + 2];
+    snprintf(said, sizeof said, "%.63s.%.63s", schema->ns, schema->name);
     if (io->kind == TR_TABLE_MIRROR_SOFT && of_table(&s->o->order_by, schema, &text))
-        rc = tr_ch_order_by(io, text, err);
+        rc = tr_ch_order_by(io, said, text, err);
     if (rc >= 0 && io->kind == TR_TABLE_MIRROR_SOFT && of_table(&s->o->partition_by, schema, &text))
-        rc = tr_ch_partition_by(io, text, err);
-    return rc;
+        rc = tr_ch_partition_by(io, said, text, err);
+    return rc < 0 && err ? tr_err_set(err, rc, TR_DOM_CONFIG, "%s: %s", s->sql.what, err->msg) : rc;
 }

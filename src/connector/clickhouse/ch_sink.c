@@ -102,6 +102,18 @@ static int bind_table(struct tr_sink *ts, const struct tr_schema *schema, enum t
     return rc;
 }
 
+static int check_table(struct tr_sink *ts, const struct tr_schema *schema, enum tr_target_variant v, int64_t deadline_ns, struct tr_err *err)
+{
+    struct tr_schema *kept = NULL;
+    int rc = tr_ch_connect(of(ts), deadline_ns, err);
+    if (rc >= 0)
+        rc = tr_ch_as_kept(of(ts), schema, &kept, err);
+    if (rc >= 0)
+        rc = tr_sqlsink_check(ts, kept, v, deadline_ns, err);
+    tr_schema_unref(kept);
+    return rc;
+}
+
 static int swap(struct tr_sink *ts, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
 {
     struct tr_schema *kept = NULL;
@@ -148,6 +160,7 @@ static void close_sink(struct tr_sink *ts)
 }
 
 static const struct tr_sink_ops ops = {.bind = bind_table,
+                                       .check = check_table,
                                        .swap = swap,
                                        .built = tr_sqlsink_built,
                                        .probe = probe,

@@ -37,6 +37,7 @@ static void close_sink(struct tr_sink *ts)
 }
 
 static const struct tr_sink_ops ops = {.bind = tr_sqlsink_bind,
+                                       .check = tr_sqlsink_check,
                                        .swap = tr_sqlsink_swap,
                                        .built = tr_sqlsink_built,
                                        .probe = probe,
