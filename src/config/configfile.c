@@ -31,7 +31,7 @@ static int made(struct tr_yaml_doc *doc, struct tr_configfile **ret, struct tr_e
     }
     f->doc = doc;
     tr_arena_init(&f->arena, 4096, 0);
-    if (tr_yaml_root(doc)->kind == TR_YAML_SCALAR && !tr_yaml_root(doc)->null) {
+    if (tr_yaml_root(doc)->kind != TR_YAML_MAP && !tr_yaml_root(doc)->null) {
         struct tr_fill fill = fill_of(f, err);
         tr_fill_bad(&fill, 1, "the file must hold sections: source, sinks, …");
         tr_configfile_free(f);
