@@ -1,5 +1,6 @@
 #include "config.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,6 +188,8 @@ int tr_config_load(const char *path, const struct tr_registry *reg, enum tr_conf
 {
     struct tr_yaml_doc *doc = NULL;
     int rc = tr_yaml_load(path, &doc, err);
+    if (rc == TR_REJECT && err && err->code == ENOENT)
+        return tr_err_set(err, rc, TR_DOM_CONFIG, "%s; make one with: tailrace init --dsn postgresql://… -o %s", err->msg, path);
     return rc < 0 ? rc : finish(doc, reg, use, ret, err);
 }
 
