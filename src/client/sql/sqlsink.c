@@ -243,6 +243,8 @@ int tr_sqlsink_bind(struct tr_sink *ts, const struct tr_schema *sc, enum tr_targ
                     struct tr_err *err)
 {
     struct tr_sqlsink *s = of(ts);
+    if (v == TR_TARGET_APPEND)
+        return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s keeps mirrors and changelog tables only: it cannot append to %s.%s", s->what, sc->ns, sc->name);
     struct place p = place_of(s, sc, v);
     struct tr_plan plan = {0};
     int rc = plan_table(s, sc, v, &p, snapshot_id, sc->version, deadline_ns, &plan, err);

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 
 #include <tailrace/clock.h>
+#include <tailrace/connectors.h>
 
 #include "alloc.h"
 #include "check.h"
-#include "connector_clickhouse.h"
 #include "ddl_clickhouse.h"
 #include "text.h"
 

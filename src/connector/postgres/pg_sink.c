@@ -7,9 +7,10 @@
  */
 #include "pg_sink.h"
 
+#include <tailrace/connectors.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "connector_postgres.h"
 #include "text.h"
 
 static struct pg_sink *of(struct tr_sink *s)

@@ -4,9 +4,10 @@
 #include <stdio.h>
 #include <strings.h>
 
+#include <tailrace/connectors.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "connector_sqlite.h"
 
 static struct sqlite_sink *of(struct tr_sink *s)
 {
