@@ -9,11 +9,10 @@
 #include <string.h>
 
 #include <tailrace/chain.h>
-
-#include "clock.h"
-#include "memory.h"
-#include "oslog.h"
-#include "pipeline.h"
+#include <tailrace/clock.h>
+#include <tailrace/memory.h>
+#include <tailrace/oslog.h>
+#include <tailrace/runtime.h>
 
 /* ---- records, and the state of one pipeline thread ---- */
 
@@ -173,8 +172,8 @@ int main(void)
     struct tr_mem_sink_def kind = {.caps = TR_CAP_MULTI | TR_CAP_MONOTONIC};
     struct tr_mem_source *source = NULL;
     struct tr_mem_sink *sinks[2] = {NULL};
-    struct tr_pipeline_sink ends[2];
-    struct tr_pipeline *pipeline = NULL;
+    struct tr_runtime_sink ends[2];
+    struct tr_runtime *pipeline = NULL;
     struct tr_err err = {0};
 
     tr_oslog_setup(TR_OSLOG_WARN, false, 2);
@@ -185,20 +184,20 @@ int main(void)
             return 1;
     tr_mem_eof(source, 0);
     for (int i = 0; i < 2; i++) {
-        ends[i] = (struct tr_pipeline_sink){.name = i == EUROPE ? "europe" : "elsewhere", .sink = tr_mem_sink_spi(sinks[i])};
+        ends[i] = (struct tr_runtime_sink){.name = i == EUROPE ? "europe" : "elsewhere", .sink = tr_mem_sink_spi(sinks[i])};
         tr_sink_tuning_default(&ends[i].tuning);
     }
-    struct tr_pipeline_def def = {.name = "shop", .source = tr_mem_source_spi(source), .sinks = ends, .n_sinks = 2, .chain_new = chain_new, .arg = &g};
-    tr_pipeline_tuning_default(&def.tuning);
+    struct tr_runtime_def def = {.name = "shop", .source = tr_mem_source_spi(source), .sinks = ends, .n_sinks = 2, .chain_new = chain_new, .arg = &g};
+    tr_runtime_tuning_default(&def.tuning);
 
-    if (tr_pipeline_new(&def, &pipeline, NULL, 0, &err) < 0 || tr_pipeline_start(pipeline, &err) < 0 || tr_mem_assign(source, 0, 1, 0) < 0) {
+    if (tr_runtime_new(&def, &pipeline, NULL, 0, &err) < 0 || tr_runtime_start(pipeline, &err) < 0 || tr_mem_assign(source, 0, 1, 0) < 0) {
         fprintf(stderr, "typed_chain: %s\n", err.msg);
         return 1;
     }
     for (int64_t until = tr_now_ns() + 10 * TR_NS_PER_S; tr_mem_committed(source, 0) < N && tr_now_ns() < until;)
         tr_sleep_ns(TR_NS_PER_MS);
-    tr_pipeline_stop(pipeline);
-    bool ended = tr_pipeline_join(pipeline, tr_now_ns() + 10 * TR_NS_PER_S);
+    tr_runtime_stop(pipeline);
+    bool ended = tr_runtime_join(pipeline, tr_now_ns() + 10 * TR_NS_PER_S);
 
     struct tr_stage_stats stats[TR_CHAIN_STAGES_MAX];
     uint32_t n = tr_chain_stats(&g.counters, stats, TR_CHAIN_STAGES_MAX);
@@ -209,7 +208,7 @@ int main(void)
         tr_mem_each_row(sinks[i], print_row, names[i]);
     printf("turnover %lld, committed up to %lld\n", (long long)g.shop.turnover, (long long)tr_mem_committed(source, 0));
 
-    tr_pipeline_free(pipeline);
+    tr_runtime_free(pipeline);
     for (int i = 0; i < 2; i++) {
         tr_mem_sink_spi(sinks[i])->ops->close(tr_mem_sink_spi(sinks[i]));
         tr_schema_unref(g.table[i]);

@@ -1,4 +1,4 @@
-#include "admin.h"
+#include <tailrace/admin.h>
 
 #include <arpa/inet.h>
 #include <microhttpd.h>
@@ -8,8 +8,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include <tailrace/metric.h>
+
 #include "alloc.h"
-#include "metric.h"
 #include "text.h"
 
 enum { BODY_MAX = 4096, FIELD_MAX = 200 };

@@ -1,4 +1,4 @@
-#include "metric.h"
+#include <tailrace/metric.h>
 
 #include <inttypes.h>
 #include <math.h>

@@ -9,10 +9,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/oslog.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
-#include "oslog.h"
 
 struct load_arg {
     struct tr_apply_run *ap;
@@ -298,8 +299,8 @@ int tr_apply_open(const struct tr_apply_config *cfg, struct tr_apply_run **ret, 
     if (rc >= 0)
         rc = tr_apply_main_lane_init(ap, err);
     if (rc >= 0) {
-        struct tr_pipeline_sink sink = {.name = cfg->name, .sink = cfg->sink, .tuning = cfg->tuning};
-        struct tr_pipeline_def def = {.name = cfg->name,
+        struct tr_runtime_sink sink = {.name = cfg->name, .sink = cfg->sink, .tuning = cfg->tuning};
+        struct tr_runtime_def def = {.name = cfg->name,
                                       .tuning = cfg->pipeline,
                                       .source = &ap->source,
                                       .sinks = &sink,
@@ -311,7 +312,7 @@ int tr_apply_open(const struct tr_apply_config *cfg, struct tr_apply_run **ret, 
         def.tuning.threads = 1;
         def.tuning.commit_eagerly = true; /* lag is measured on it; the control store is written every commit interval only */
         char warning[512] = "";
-        rc = tr_pipeline_new(&def, &ap->pipeline, warning, sizeof warning, err);
+        rc = tr_runtime_new(&def, &ap->pipeline, warning, sizeof warning, err);
         if (*warning)
             tr_oslog_fields(TR_OSLOG_WARN, "apply", TR_OSLOG_F({"sink", cfg->name}), "%s", warning);
     }
@@ -325,22 +326,22 @@ int tr_apply_open(const struct tr_apply_config *cfg, struct tr_apply_run **ret, 
 
 int tr_apply_start(struct tr_apply_run *ap, struct tr_err *err)
 {
-    return tr_pipeline_start(ap->pipeline, err);
+    return tr_runtime_start(ap->pipeline, err);
 }
 
 void tr_apply_stop(struct tr_apply_run *ap)
 {
-    tr_pipeline_stop(ap->pipeline);
+    tr_runtime_stop(ap->pipeline);
 }
 
 bool tr_apply_join(struct tr_apply_run *ap, int64_t deadline_ns)
 {
-    return tr_pipeline_join(ap->pipeline, deadline_ns);
+    return tr_runtime_join(ap->pipeline, deadline_ns);
 }
 
-void tr_apply_status(struct tr_apply_run *ap, struct tr_pipeline_status *ret, struct tr_apply_lag *ret_lag)
+void tr_apply_status(struct tr_apply_run *ap, struct tr_runtime_status *ret, struct tr_apply_lag *ret_lag)
 {
-    tr_pipeline_status(ap->pipeline, ret);
+    tr_runtime_status(ap->pipeline, ret);
     tr_mutex_lock(&ap->lock);
     *ret_lag = ap->lag;
     tr_mutex_unlock(&ap->lock);
@@ -407,7 +408,7 @@ struct tr_apply_run *tr_apply_free(struct tr_apply_run *ap)
 {
     if (!ap)
         return NULL;
-    ap->pipeline = tr_pipeline_free(ap->pipeline);
+    ap->pipeline = tr_runtime_free(ap->pipeline);
     while (ap->catchups) {
         struct ap_catchup *c = ap->catchups;
         ap->catchups = c->next;

@@ -4,10 +4,11 @@
 #ifndef TR_APPLY_H
 #define TR_APPLY_H
 
+#include <tailrace/runtime.h>
+#include <tailrace/sink.h>
+
 #include "changelog.h"
 #include "control.h"
-#include "pipeline.h"
-#include "sink.h"
 
 struct tr_metrics;
 struct tr_cell;
@@ -24,7 +25,7 @@ struct tr_apply_config {
     struct tr_log *log;
     struct tr_control *control;
     struct tr_metrics *metrics;
-    struct tr_pipeline_tuning pipeline;
+    struct tr_runtime_tuning pipeline;
     struct tr_sink_tuning tuning;
     void (*mode)(void *arg, const char *ns, const char *name, struct tr_apply_table_mode *ret);
     void *arg;
@@ -42,7 +43,7 @@ int tr_apply_open(const struct tr_apply_config *cfg, struct tr_apply_run **ret, 
 int tr_apply_start(struct tr_apply_run *r, struct tr_err *err);
 void tr_apply_stop(struct tr_apply_run *r);
 bool tr_apply_join(struct tr_apply_run *r, int64_t deadline_ns);
-void tr_apply_status(struct tr_apply_run *r, struct tr_pipeline_status *ret, struct tr_apply_lag *ret_lag);
+void tr_apply_status(struct tr_apply_run *r, struct tr_runtime_status *ret, struct tr_apply_lag *ret_lag);
 /* cb: borrowed, under the lock. */
 void tr_apply_tables(struct tr_apply_run *r, void (*cb)(void *arg, const char *name, const struct tr_ctl_sink_table *t), void *arg);
 int tr_apply_resume(struct tr_apply_run *r, const char *table); /* rc 1: no such table, or neither paused nor with an alarm to be noted */

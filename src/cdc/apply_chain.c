@@ -18,13 +18,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/oslog.h>
+
 #include "alloc.h"
 #include "apply_internal.h"
 #include "arena.h"
 #include "check.h"
-#include "clock.h"
 #include "failpoint.h"
-#include "oslog.h"
 #include "rowimage.h"
 #include "text.h"
 

@@ -92,7 +92,7 @@ struct ap_beat {                  /* a heartbeat on its way through */
 struct tr_apply_run {
     struct tr_apply_config cfg;
     struct tr_source source;
-    struct tr_pipeline *pipeline;
+    struct tr_runtime *pipeline;
 
     struct tr_lane main_lane;
     struct tr_log_reader *reader;

@@ -7,10 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "apply_internal.h"
 #include "check.h"
-#include "clock.h"
 #include "failpoint.h"
 
 enum { FRAMES_MAX = 256 };

@@ -7,11 +7,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/oslog.h>
+
 #include "agreement.h"
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
-#include "oslog.h"
 #include "text.h"
 
 #define CALL_NS (30 * TR_NS_PER_S)
@@ -23,7 +24,7 @@ struct tr_capture_run {
     struct tr_cdc_session *session;
     struct tr_source *source;
     struct tr_sink *sink;
-    struct tr_pipeline *pipeline;
+    struct tr_runtime *pipeline;
     uint64_t from;
 };
 
@@ -233,8 +234,8 @@ static int open_run(struct tr_capture_run *r, struct tr_err *err)
         rc = tr_capture_sink_new(c->log, &r->sink, err);
     if (rc < 0)
         return rc;
-    struct tr_pipeline_sink sink = {.name = "changelog", .sink = r->sink, .tuning = r->cfg.sink};
-    struct tr_pipeline_def def = {.name = "capture",
+    struct tr_runtime_sink sink = {.name = "changelog", .sink = r->sink, .tuning = r->cfg.sink};
+    struct tr_runtime_def def = {.name = "capture",
                                   .tuning = r->cfg.pipeline,
                                   .source = r->source,
                                   .sinks = &sink,
@@ -245,7 +246,7 @@ static int open_run(struct tr_capture_run *r, struct tr_err *err)
     def.tuning.threads = 1;
     def.tuning.commit_eagerly = true;
     char warning[512] = "";
-    rc = tr_pipeline_new(&def, &r->pipeline, warning, sizeof warning, err);
+    rc = tr_runtime_new(&def, &r->pipeline, warning, sizeof warning, err);
     if (*warning)
         tr_oslog_write(TR_OSLOG_WARN, "capture", "%s", warning);
     return rc;
@@ -282,7 +283,7 @@ int tr_capture_start(struct tr_capture_run *r, struct tr_err *err)
 {
     int rc = tr_thread_start(&r->cap.registrar, "tr-registrar", registrar, &r->cap, err);
     if (rc >= 0)
-        rc = tr_pipeline_start(r->pipeline, err);
+        rc = tr_runtime_start(r->pipeline, err);
     if (rc >= 0)
         rc = tr_snapshot_start(r->cap.snapshot, r->source, err);
     return rc;
@@ -290,17 +291,17 @@ int tr_capture_start(struct tr_capture_run *r, struct tr_err *err)
 
 void tr_capture_stop(struct tr_capture_run *r)
 {
-    tr_pipeline_stop(r->pipeline);
+    tr_runtime_stop(r->pipeline);
 }
 
 bool tr_capture_join(struct tr_capture_run *r, int64_t deadline_ns)
 {
-    return tr_pipeline_join(r->pipeline, deadline_ns);
+    return tr_runtime_join(r->pipeline, deadline_ns);
 }
 
-void tr_capture_status(struct tr_capture_run *r, struct tr_pipeline_status *ret, uint64_t *ret_stream_pos)
+void tr_capture_status(struct tr_capture_run *r, struct tr_runtime_status *ret, uint64_t *ret_stream_pos)
 {
-    tr_pipeline_status(r->pipeline, ret);
+    tr_runtime_status(r->pipeline, ret);
     if (ret_stream_pos)
         *ret_stream_pos = atomic_load(&r->cap.stream_pos);
 }
@@ -333,7 +334,7 @@ struct tr_capture_run *tr_capture_free(struct tr_capture_run *r)
         return NULL;
     struct tr_capture *c = &r->cap;
     c->snapshot = tr_snapshot_free(c->snapshot); /* before its lane goes */
-    r->pipeline = tr_pipeline_free(r->pipeline);
+    r->pipeline = tr_runtime_free(r->pipeline);
     if (c->registrar) {
         tr_mutex_lock(&c->lock);
         c->stop = true;

@@ -7,8 +7,9 @@
 #ifndef TR_CAPTURE_H
 #define TR_CAPTURE_H
 
+#include <tailrace/runtime.h>
+
 #include "cdc_internal.h"
-#include "pipeline.h"
 
 struct tr_metrics;
 
@@ -20,7 +21,7 @@ struct tr_capture_config {
     struct tr_log *log;
     struct tr_metrics *metrics;
     struct tr_snapshot_tuning snapshot;
-    struct tr_pipeline_tuning pipeline;
+    struct tr_runtime_tuning pipeline;
     struct tr_sink_tuning sink;
     bool (*has_changelog)(void *arg, const char *ns, const char *name); /* does any sink keep a changelog of it? For what is said of a table without a key */
     /* The session that an open works with, and NULL when it is through: for whoever wants to stop meanwhile to interrupt (making a slot waits for
@@ -35,7 +36,7 @@ int tr_capture_open(const struct tr_capture_config *cfg, struct tr_capture_run *
 int tr_capture_start(struct tr_capture_run *r, struct tr_err *err);
 void tr_capture_stop(struct tr_capture_run *r);
 bool tr_capture_join(struct tr_capture_run *r, int64_t deadline_ns);
-void tr_capture_status(struct tr_capture_run *r, struct tr_pipeline_status *ret, uint64_t *ret_stream_pos);
+void tr_capture_status(struct tr_capture_run *r, struct tr_runtime_status *ret, uint64_t *ret_stream_pos);
 int tr_capture_request(struct tr_capture_run *r, const char *ns, const char *name); /* a new snapshot; rc 1: unknown table */
 struct tr_capture_run *tr_capture_free(struct tr_capture_run *r);
 

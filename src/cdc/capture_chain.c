@@ -12,15 +12,15 @@
  */
 #include <stdio.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/oslog.h>
 #include <tailrace/push.h>
 
 #include "alloc.h"
 #include "arena.h"
 #include "cdc_internal.h"
 #include "check.h"
-#include "clock.h"
 #include "key.h"
-#include "oslog.h"
 #include "rowimage.h"
 #include "text.h"
 

@@ -6,10 +6,11 @@
  * it is durable: a poll's position never covers a transaction that is not complete, so acknowledging rows of an open one
  * claims nothing.
  */
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "cdc_internal.h"
 #include "check.h"
-#include "clock.h"
 #include "frame.h"
 
 struct capture_sink {
@@ -94,7 +95,7 @@ static int gather(struct capture_writer *w, const struct tr_sealed *b, uint32_t 
     for (uint32_t p = 0; p < b->n_parts; p++)
         for (uint32_t i = 0; i < b->parts[p].n; i++) {
             const struct tr_chunk *c = &b->parts[p].v[i];
-            w->runs[n++] = (struct tr_log_run){.bytes = tr_slice_of(c->seg->buf.p + c->off, c->len), .frames = c->rows};
+            w->runs[n++] = (struct tr_log_run){.bytes = c->bytes, .frames = c->rows};
         }
     *ret_n = n;
     return TR_OK;

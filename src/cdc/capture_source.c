@@ -10,11 +10,12 @@
  */
 #include <stdlib.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "arena.h"
 #include "cdc_internal.h"
 #include "check.h"
-#include "clock.h"
 #include "list.h"
 
 #define CONFIRM_EVERY TR_NS_PER_S

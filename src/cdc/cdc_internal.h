@@ -12,12 +12,12 @@
 #include <stdatomic.h>
 
 #include <tailrace/change.h>
+#include <tailrace/sink.h>
 
 #include "cdc_source.h"
 #include "changelog.h"
 #include "control.h"
 #include "map.h"
-#include "sink.h"
 #include "thread.h"
 
 /* A key update with an unchanged column that went into the log during its table's snapshot, and needs a FILL. */

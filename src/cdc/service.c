@@ -8,13 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/metric.h>
+#include <tailrace/oslog.h>
+
 #include "alloc.h"
 #include "apply.h"
 #include "capture.h"
 #include "check.h"
-#include "clock.h"
-#include "metric.h"
-#include "oslog.h"
 #include "proc.h"
 #include "service_internal.h"
 #include "text.h"
@@ -146,8 +147,8 @@ static int open_unit(struct unit *u, struct tr_err *err)
 {
     struct tr_service *s = u->service;
     const struct tr_service_config *c = &s->cfg;
-    struct tr_pipeline_tuning p;
-    tr_pipeline_tuning_default(&p);
+    struct tr_runtime_tuning p;
+    tr_runtime_tuning_default(&p);
     p.commit_interval_ns = c->commit_interval_ns;
     p.drain_timeout_ns = c->drain_timeout_ns;
     p.stalled_fail_after_ns = c->stalled_fail_after_ns;
@@ -227,7 +228,7 @@ static bool join_unit(struct unit *u, int64_t deadline_ns)
     return u->apply ? tr_apply_join(u->apply, deadline_ns) : tr_capture_join(u->capture, deadline_ns);
 }
 
-static void status_unit(struct unit *u, struct tr_pipeline_status *st)
+static void status_unit(struct unit *u, struct tr_runtime_status *st)
 {
     struct tr_apply_lag lag;
     if (u->apply)
@@ -251,7 +252,7 @@ static void free_unit(struct unit *u)
 
 static void log_drain(struct unit *u, const char *how, int64_t left_ns)
 {
-    struct tr_pipeline_status st;
+    struct tr_runtime_status st;
     status_unit(u, &st);
     tr_oslog_fields(TR_OSLOG_INFO, "service", TR_OSLOG_F({"unit", u->name}, {"trouble", st.error.rc < 0 ? st.error.msg : NULL}),
                     "%s: %" PRIu64 " bytes on their way to being durable, for at most %" PRId64 " s", how, st.inflight_bytes, left_ns / TR_NS_PER_S);
@@ -285,9 +286,9 @@ static bool watch(struct unit *u, struct tr_err *err)
             break;
         }
     }
-    struct tr_pipeline_status st;
+    struct tr_runtime_status st;
     status_unit(u, &st);
-    if (st.state != TR_PL_FAILED)
+    if (st.state != TR_RT_FAILED)
         return false;
     *err = st.error;
     return !stopping(s);

@@ -12,11 +12,12 @@
 #ifndef TR_SERVICE_H
 #define TR_SERVICE_H
 
+#include <tailrace/runtime.h>
+#include <tailrace/sink.h>
+
 #include "changelog.h"
 #include "cdc_source.h"
 #include "control.h"
-#include "pipeline.h"
-#include "sink.h"
 
 struct tr_service;
 struct tr_metrics;

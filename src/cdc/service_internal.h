@@ -4,9 +4,10 @@
 
 #include <stdatomic.h>
 
+#include <tailrace/oslog.h>
+
 #include "apply.h"
 #include "capture.h"
-#include "oslog.h"
 #include "service.h"
 #include "thread.h"
 

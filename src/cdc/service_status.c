@@ -6,9 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "proc.h"
 #include "service_internal.h"
 #include "text.h"
@@ -56,14 +57,14 @@ int64_t tr_service_lag_us(const struct tr_service *s, const struct unit *u, int6
 #define MOMENT_NS (2 * TR_NS_PER_S) /* what a retry mends at once is nobody's business */
 
 /* The trouble that it has now, with the time it began; NULL: none. */
-static const struct tr_err *trouble_of(const struct unit *u, const struct tr_pipeline_status *st, int64_t *ret_since_us)
+static const struct tr_err *trouble_of(const struct unit *u, const struct tr_runtime_status *st, int64_t *ret_since_us)
 {
     const struct tr_err *e = u->err.rc < 0 ? &u->err : st->error.rc < 0 ? &st->error : NULL;
     *ret_since_us = u->trouble.since_us ? u->trouble.since_us : st->error_since_us;
     return e;
 }
 
-static void unit_status(const struct unit *u, struct tr_pipeline_status *st)
+static void unit_status(const struct unit *u, struct tr_runtime_status *st)
 {
     struct tr_apply_lag lag;
     memset(st, 0, sizeof *st);
@@ -75,7 +76,7 @@ static void unit_status(const struct unit *u, struct tr_pipeline_status *st)
 
 bool tr_service_unit_ready(const struct unit *u, char *ret_why, size_t cap)
 {
-    struct tr_pipeline_status st;
+    struct tr_runtime_status st;
     int64_t since_us;
     unit_status(u, &st);
     const struct tr_err *e = trouble_of(u, &st, &since_us);
@@ -192,7 +193,7 @@ static void since(struct json *j, enum tr_alarm a, const char *subject)
             num(j, "since_us", j->raised[i].since_us);
 }
 
-static void pipeline(struct json *j, const struct unit *u, struct tr_pipeline_status *st)
+static void pipeline(struct json *j, const struct unit *u, struct tr_runtime_status *st)
 {
     int64_t since_us;
     unit_status(u, st);
@@ -265,7 +266,7 @@ int tr_service_status(struct tr_service *s, struct tr_buf *out)
 {
     struct json js = {.service = s, .out = out}, *j = &js;
     struct tr_control *c = s->cfg.control;
-    struct tr_pipeline_status st;
+    struct tr_runtime_status st;
     struct tr_ctl_source src = {0};
     struct tr_log_stats log = {0};
     c->ops->source_get(c, s->cfg.source_name, &src, NULL);
@@ -358,7 +359,7 @@ bool tr_service_live(struct tr_service *s, char *ret_reason, size_t cap)
     tr_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < s->n_units && ok; i++) {
         struct unit *u = &s->units[i];
-        struct tr_pipeline_status st = {0};
+        struct tr_runtime_status st = {0};
         struct tr_apply_lag lag;
         if (u->state != UNIT_RUNNING)
             continue; /* being opened again, visibly: a restart of the process would not help */
@@ -368,7 +369,7 @@ bool tr_service_live(struct tr_service *s, char *ret_reason, size_t cap)
             tr_capture_status(u->capture, &st, NULL);
         else
             continue;
-        if (st.state == TR_PL_RUNNING && st.poll_heartbeat_ns && now - st.poll_heartbeat_ns > HEARTBEAT_FRESH) {
+        if (st.state == TR_RT_RUNNING && st.poll_heartbeat_ns && now - st.poll_heartbeat_ns > HEARTBEAT_FRESH) {
             snprintf(ret_reason, cap, "%s: its loop has not turned for %" PRId64 " s", u->name, (now - st.poll_heartbeat_ns) / TR_NS_PER_S);
             ok = false;
         } else if (st.watermark_stalled_ns > s->cfg.stalled_fail_after_ns) {

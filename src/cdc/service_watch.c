@@ -7,9 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/metric.h>
+
 #include "check.h"
-#include "clock.h"
-#include "metric.h"
 #include "service_internal.h"
 
 #define COUNT_EVERY (2 * TR_NS_PER_S) /* these ask the control store */
@@ -21,7 +22,7 @@ static void watch_lag(struct tr_service *s)
     for (uint32_t i = 1; i < s->n_units; i++) {
         struct unit *u = &s->units[i];
         struct tr_apply_lag lag = {0};
-        struct tr_pipeline_status st;
+        struct tr_runtime_status st;
         tr_mutex_lock(&s->lock);
         if (u->apply)
             tr_apply_status(u->apply, &st, &lag);

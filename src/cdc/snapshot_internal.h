@@ -6,9 +6,10 @@
 
 #include <stdio.h>
 
+#include <tailrace/oslog.h>
+
 #include "cdc_internal.h"
 #include "list.h"
-#include "oslog.h"
 
 /* Where a table's snapshot stands. The clauses are those of docs/decisions/0002. */
 enum snap_phase {

@@ -4,9 +4,10 @@
  */
 #include <string.h>
 
+#include <tailrace/oslog.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "oslog.h"
 #include "snapshot_internal.h"
 
 struct recover_arg {

@@ -12,11 +12,12 @@
  */
 #include <stdio.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/oslog.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "failpoint.h"
-#include "oslog.h"
 #include "snapshot_internal.h"
 
 #define CALL_NS (30 * TR_NS_PER_S)

@@ -13,9 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "failpoint.h"
 #include "snapshot_internal.h"
 

@@ -3,9 +3,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "log_internal.h"
 #include "text.h"
 

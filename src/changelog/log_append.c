@@ -6,9 +6,10 @@
  */
 #include <stdio.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "crc32c.h"
 #include "failpoint.h"
 #include "log_internal.h"

@@ -8,11 +8,12 @@
 #ifndef TR_LOG_INTERNAL_H
 #define TR_LOG_INTERNAL_H
 
+#include <tailrace/metric.h>
+
 #include "list.h"
 #include "log.h"
 #include "log_segment.h"
 #include "map.h"
-#include "metric.h"
 #include "thread.h"
 
 struct tr_logseg {

@@ -7,9 +7,10 @@
  */
 #include <stdio.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "log_internal.h"
 
 uint64_t tr_logpart_pinned(struct tr_logpart *p)

@@ -4,9 +4,10 @@
  * A sync that failed is never tried again: the kernel may have dropped the pages and would report success. The partition is FATAL
  * for ever, and the file "tail" tells the next open to trust nothing beyond what was durable before.
  */
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "failpoint.h"
 #include "log_internal.h"
 

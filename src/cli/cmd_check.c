@@ -4,11 +4,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <tailrace/clock.h>
+
 #include "agreement.h"
 #include "alloc.h"
 #include "ask.h"
 #include "check.h"
-#include "clock.h"
 #include "compose.h"
 #include "fs.h"
 #include "text.h"

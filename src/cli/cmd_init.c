@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include <tailrace/clock.h>
+
 #include "compose.h"
 #include "fs.h"
 #include "text.h"

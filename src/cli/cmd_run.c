@@ -5,10 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include <tailrace/clock.h>
+#include <tailrace/oslog.h>
+
 #include "compose.h"
 #include "failpoint.h"
-#include "oslog.h"
 #include "proc.h"
 
 static volatile sig_atomic_t signals;

@@ -7,9 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <tailrace/clock.h>
+
 #include "ask.h"
 #include "check.h"
-#include "clock.h"
 #include "http.h"
 #include "text.h"
 

@@ -3,13 +3,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/metric.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "control_sqlite.h"
 #include "fs.h"
 #include "log.h"
-#include "metric.h"
 
 static int need_envs(struct tr_app *a, struct tr_err *err)
 {

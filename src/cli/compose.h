@@ -7,7 +7,8 @@
 #ifndef TR_COMPOSE_H
 #define TR_COMPOSE_H
 
-#include "admin.h"
+#include <tailrace/admin.h>
+
 #include "cdc_source.h"
 #include "cli.h"
 #include "service.h"

@@ -4,7 +4,7 @@
 #ifndef TR_SETTINGS_H
 #define TR_SETTINGS_H
 
-#include "component.h"
+#include <tailrace/component.h>
 
 struct tr_set_root {
     const char *state_dir;

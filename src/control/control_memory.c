@@ -2,9 +2,10 @@
 
 #include <stdio.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "control_check.h"
 #include "thread.h"
 

@@ -3,9 +3,10 @@
 #include <sqlite3.h>
 #include <stdio.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "control_check.h"
 #include "fs.h"
 #include "thread.h"

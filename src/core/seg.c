@@ -1,5 +1,7 @@
 #include "seg.h"
 
+#include <tailrace/batch.h>
+
 #include "alloc.h"
 #include "check.h"
 
@@ -118,4 +120,11 @@ struct tr_seg *tr_seg_unref(struct tr_seg *s)
         credit(p, charge);
     }
     return NULL;
+}
+
+void tr_chunk_swap(const struct tr_chunk *c, struct tr_buf *b)
+{
+    struct tr_buf had = c->seg->buf;
+    c->seg->buf = *b;
+    *b = had;
 }

@@ -132,7 +132,7 @@ static void fill(struct tr_ebatch *b, uint32_t n_parts)
     TR_LIST_EACH (n, &b->items) {
         struct tr_msg *m = msg_of(n);
         struct tr_part *p = &b->parts[m->part];
-        b->chunks[(p->v - b->chunks) + p->n++] = (struct tr_chunk){.seg = m->seg, .len = (uint32_t)m->seg->buf.n, .rows = m->rows};
+        b->chunks[(p->v - b->chunks) + p->n++] = (struct tr_chunk){.bytes = tr_buf_slice(&m->seg->buf), .rows = m->rows, .seg = m->seg};
     }
     d->parts = b->parts;
     d->n_parts = n_parts;
@@ -167,7 +167,6 @@ int tr_ebatch_new(struct tr_shard *s, struct tr_list *items, bool tx_end, struct
     tr_list_init(&b->node);
     b->shard = s;
     b->sealed.tx_end = tx_end;
-    tr_ackset_init(&b->sealed.acks); /* the acks stay with the items */
     tr_list_splice_back(&b->items, items);
     if (build(b) < 0) {
         tr_list_splice_back(items, &b->items);
@@ -186,14 +185,14 @@ void tr_ebatch_completed(struct tr_ebatch *b)
     for (uint32_t i = 0; i < b->sealed.n_parts; i++)
         n_chunks += b->parts[i].n;
     for (uint32_t i = 0; i < n_chunks; i++) {
-        b->chunks[i].len = (uint32_t)b->chunks[i].seg->buf.n;
+        b->chunks[i].bytes = tr_buf_slice(&b->chunks[i].seg->buf);
         tr_seg_recharge(b->chunks[i].seg);
     }
     b->sealed.bytes = 0;
     for (uint32_t i = 0; i < b->sealed.n_parts; i++) {
         b->parts[i].bytes = 0;
         for (uint32_t k = 0; k < b->parts[i].n; k++)
-            b->parts[i].bytes += b->parts[i].v[k].len;
+            b->parts[i].bytes += b->parts[i].v[k].bytes.n;
         b->sealed.bytes += b->parts[i].bytes;
     }
 }
@@ -217,7 +216,7 @@ void tr_ebatch_tokens(struct tr_ebatch *b, const char *sink)
         }
         const struct tr_chunk *v = b->sealed.parts[i].v;
         for (uint32_t k = 0; k < b->sealed.parts[i].n; k++)
-            tr_hasher_add(&h, v[k].seg->buf.p + v[k].off, v[k].len);
+            tr_hasher_add(&h, v[k].bytes.p, v[k].bytes.n);
         tr_hash128_hex(tr_hasher_end128(&h), p->token);
     }
     b->has_tokens = true;
@@ -237,7 +236,6 @@ int tr_ebatch_drop_part(struct tr_ebatch *b, uint32_t part)
 
 static void batch_free(struct tr_ebatch *b)
 {
-    tr_ackset_done(&b->sealed.acks);
     free_arrays(b);
     tr_free(b);
 }

@@ -2,8 +2,8 @@
 
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 
+#include <tailrace/clock.h>
 #include <tailrace/err.h>
 
 static struct tr_batcher_item *item_of(struct tr_list *n)

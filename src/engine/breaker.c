@@ -1,6 +1,6 @@
 #include "breaker.h"
 
-#include "clock.h"
+#include <tailrace/clock.h>
 
 void tr_breaker_init(struct tr_breaker *b, uint32_t failures_max, int64_t open_ns)
 {

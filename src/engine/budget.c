@@ -1,6 +1,6 @@
 #include "budget.h"
 
-#include "clock.h"
+#include <tailrace/clock.h>
 
 void tr_budget_init(struct tr_budget *b, uint64_t high, uint64_t low, int64_t min_pause_ns)
 {

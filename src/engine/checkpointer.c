@@ -2,9 +2,10 @@
 
 #include <string.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 
 enum { RING_MIN = 64 };
 enum { OUTSTANDING = 0, DELIVERED = 1, FAILED = 2 };

@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "source.h"
+#include <tailrace/source.h>
 
 struct tr_ckpt_poll {
     int64_t upto;

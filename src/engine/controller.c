@@ -3,9 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <tailrace/oslog.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "oslog.h"
 
 /* The controller: source events, acks, watermarks, lanes on their way out, health, and the drain.
  *
@@ -18,14 +19,14 @@
 
 enum { SYNC_COMMIT_S = 5, COMMIT_RETRY_S = 1, EVENTS_PER_STEP = 64 };
 
-static void log_state(struct tr_pipeline *p, const char *what)
+static void log_state(struct tr_runtime *p, const char *what)
 {
     tr_oslog_fields(TR_OSLOG_INFO, "engine", TR_OSLOG_F({"pipeline", p->name}), "%s", what);
 }
 
 /* ---- committing ------------------------------------------------------------------------------------------------------ */
 
-static int commit(struct tr_pipeline *p, int64_t now_ns, int64_t sync_deadline_ns)
+static int commit(struct tr_runtime *p, int64_t now_ns, int64_t sync_deadline_ns)
 {
     struct tr_source *src = p->def.source;
     struct tr_err err = {0};
@@ -50,7 +51,7 @@ static int commit(struct tr_pipeline *p, int64_t now_ns, int64_t sync_deadline_n
     return TR_OK;
 }
 
-static void take_acks(struct tr_pipeline *p, int64_t now_ns)
+static void take_acks(struct tr_runtime *p, int64_t now_ns)
 {
     struct tr_ack *a = tr_ack_sink_take(&p->acks);
     while (a) {
@@ -77,7 +78,7 @@ static void take_acks(struct tr_pipeline *p, int64_t now_ns)
 
 /* ---- events ---------------------------------------------------------------------------------------------------------- */
 
-static struct tr_lane_rt *find_lane(struct tr_pipeline *p, uint32_t id)
+static struct tr_lane_rt *find_lane(struct tr_runtime *p, uint32_t id)
 {
     for (uint32_t i = 0; i < p->n_lanes; i++)
         if (p->lanes[i]->id == id)
@@ -85,7 +86,7 @@ static struct tr_lane_rt *find_lane(struct tr_pipeline *p, uint32_t id)
     return NULL;
 }
 
-static int reserve_lane(struct tr_pipeline *p, struct tr_worker *w)
+static int reserve_lane(struct tr_runtime *p, struct tr_worker *w)
 {
     if (p->n_lanes == p->cap_lanes) {
         uint32_t cap = p->cap_lanes ? p->cap_lanes * 2 : 8;
@@ -115,7 +116,7 @@ static int reserve_lane(struct tr_pipeline *p, struct tr_worker *w)
     return rc;
 }
 
-static int wire(struct tr_pipeline *p, const struct tr_event *ev, int64_t now_ns, struct tr_err *err)
+static int wire(struct tr_runtime *p, const struct tr_event *ev, int64_t now_ns, struct tr_err *err)
 {
     if (find_lane(p, ev->lane_id))
         return tr_err_set(err, TR_FATAL, TR_DOM_SOURCE, "the source assigned lane %u again before it was given back", ev->lane_id);
@@ -155,7 +156,7 @@ static void begin_end(struct tr_lane_rt *l, int64_t barrier_ns)
     tr_waker_wake(&l->worker->waker);
 }
 
-static int on_event(struct tr_pipeline *p, const struct tr_event *ev, int64_t now_ns, struct tr_err *err)
+static int on_event(struct tr_runtime *p, const struct tr_event *ev, int64_t now_ns, struct tr_err *err)
 {
     struct tr_source *src = p->def.source;
     struct tr_lane_rt *l;
@@ -183,7 +184,7 @@ static int on_event(struct tr_pipeline *p, const struct tr_event *ev, int64_t no
     return TR_OK;
 }
 
-static void take_events(struct tr_pipeline *p, int64_t now_ns)
+static void take_events(struct tr_runtime *p, int64_t now_ns)
 {
     struct tr_source *src = p->def.source;
     for (int i = 0; i < EVENTS_PER_STEP; i++) {
@@ -209,7 +210,7 @@ static void take_events(struct tr_pipeline *p, int64_t now_ns)
 
 /* ---- lanes on their way out ------------------------------------------------------------------------------------------ */
 
-static void lane_close(struct tr_pipeline *p, struct tr_lane_rt *l)
+static void lane_close(struct tr_runtime *p, struct tr_lane_rt *l)
 {
     l->lane->ops->close(l->lane);
     tr_ckpt_end_epoch(&p->ckpt, l->id, l->epoch);
@@ -219,7 +220,7 @@ static void lane_close(struct tr_pipeline *p, struct tr_lane_rt *l)
 }
 
 /* True when the lane is gone. */
-static bool lane_given(struct tr_pipeline *p, struct tr_lane_rt *l, int64_t now_ns)
+static bool lane_given(struct tr_runtime *p, struct tr_lane_rt *l, int64_t now_ns)
 {
     struct tr_err err = {0};
     if (now_ns < l->sync_next_ns)
@@ -240,7 +241,7 @@ static bool lane_given(struct tr_pipeline *p, struct tr_lane_rt *l, int64_t now_
     return true;
 }
 
-static void lanes_progress(struct tr_pipeline *p, int64_t now_ns)
+static void lanes_progress(struct tr_runtime *p, int64_t now_ns)
 {
     for (uint32_t i = 0; i < p->n_lanes;) {
         struct tr_lane_rt *l = p->lanes[i];
@@ -267,7 +268,7 @@ static void lanes_progress(struct tr_pipeline *p, int64_t now_ns)
 
 /* ---- health ---------------------------------------------------------------------------------------------------------- */
 
-static void health(struct tr_pipeline *p, int64_t now_ns)
+static void health(struct tr_runtime *p, int64_t now_ns)
 {
     int64_t since = tr_ckpt_stalled_since(&p->ckpt), stalled = since == INT64_MAX ? 0 : now_ns - since, age = 0, beat = INT64_MAX;
     bool blocked = false;
@@ -310,7 +311,7 @@ static void interrupt_writers(struct tr_shard *s)
     tr_mutex_unlock(&s->lock);
 }
 
-static void end_writers(struct tr_pipeline *p, struct tr_shard *s)
+static void end_writers(struct tr_runtime *p, struct tr_shard *s)
 {
     struct tr_err err;
     tr_mutex_lock(&s->lock);
@@ -330,7 +331,7 @@ static void end_writers(struct tr_pipeline *p, struct tr_shard *s)
     }
 }
 
-void tr_pl_end_threads(struct tr_pipeline *p)
+void tr_pl_end_threads(struct tr_runtime *p)
 {
     for (uint32_t i = 0; i < p->def.tuning.threads; i++) {
         atomic_store(&p->workers[i].quit, true);
@@ -350,20 +351,20 @@ void tr_pl_end_threads(struct tr_pipeline *p)
     }
 }
 
-static void finish(struct tr_pipeline *p, enum tr_pipeline_state state)
+static void finish(struct tr_runtime *p, enum tr_runtime_state state)
 {
     for (uint32_t i = 0; i < p->n_lanes; i++)
         lane_close(p, p->lanes[i]);
     p->n_lanes = 0;
     atomic_store(&p->state, (int)state);
-    log_state(p, state == TR_PL_FAILED ? "pipeline failed" : "pipeline stopped");
+    log_state(p, state == TR_RT_FAILED ? "pipeline failed" : "pipeline stopped");
     tr_mutex_lock(&p->lock);
     p->over = true;
     tr_cond_broadcast(&p->ended_cond);
     tr_mutex_unlock(&p->lock);
 }
 
-static bool failed(struct tr_pipeline *p)
+static bool failed(struct tr_runtime *p)
 {
     tr_mutex_lock(&p->lock);
     bool f = p->failed;
@@ -371,16 +372,16 @@ static bool failed(struct tr_pipeline *p)
     return f;
 }
 
-static void end_failed(struct tr_pipeline *p)
+static void end_failed(struct tr_runtime *p)
 {
-    atomic_store(&p->state, TR_PL_FAILED);
+    atomic_store(&p->state, TR_RT_FAILED);
     atomic_store(&p->abort, true);
     tr_pl_end_threads(p);
     take_acks(p, tr_now_ns());
-    finish(p, TR_PL_FAILED);
+    finish(p, TR_RT_FAILED);
 }
 
-static void end_drained(struct tr_pipeline *p)
+static void end_drained(struct tr_runtime *p)
 {
     tr_pl_end_threads(p);
     int64_t now = tr_now_ns();
@@ -388,10 +389,10 @@ static void end_drained(struct tr_pipeline *p)
     int64_t deadline = TR_MAX(atomic_load(&p->drain_deadline_ns), now + 100 * TR_NS_PER_MS);
     while (commit(p, tr_now_ns(), deadline) == TR_RETRY && tr_now_ns() < deadline)
         tr_sleep_ns(50 * TR_NS_PER_MS);
-    finish(p, failed(p) ? TR_PL_FAILED : TR_PL_STOPPED);
+    finish(p, failed(p) ? TR_RT_FAILED : TR_RT_STOPPED);
 }
 
-static void abandon(struct tr_pipeline *p)
+static void abandon(struct tr_runtime *p)
 {
     struct tr_err err;
     tr_err_set(&err, TR_RETRY, TR_DOM_ENGINE, "drain_timeout passed with %u batches and %llu bytes not durable: abandoned, they will be read again",
@@ -405,16 +406,16 @@ static void abandon(struct tr_pipeline *p)
     end_drained(p);
 }
 
-static void begin_drain(struct tr_pipeline *p, int64_t now_ns)
+static void begin_drain(struct tr_runtime *p, int64_t now_ns)
 {
     log_state(p, "pipeline is draining");
     atomic_store(&p->drain_deadline_ns, tr_deadline_ns(now_ns, p->def.tuning.drain_timeout_ns));
-    atomic_store(&p->state, TR_PL_DRAINING);
+    atomic_store(&p->state, TR_RT_DRAINING);
     atomic_store(&p->draining, true);
     tr_pl_wake_workers(p);
 }
 
-static bool all_workers_drained(struct tr_pipeline *p)
+static bool all_workers_drained(struct tr_runtime *p)
 {
     for (uint32_t i = 0; i < p->def.tuning.threads; i++)
         if (!atomic_load(&p->workers[i].drained))
@@ -422,7 +423,7 @@ static bool all_workers_drained(struct tr_pipeline *p)
     return true;
 }
 
-static void close_queues(struct tr_pipeline *p)
+static void close_queues(struct tr_runtime *p)
 {
     p->queues_closed = true;
     for (uint32_t i = 0; i < p->n_sinks; i++)
@@ -436,7 +437,7 @@ static void close_queues(struct tr_pipeline *p)
         }
 }
 
-static bool all_shards_drained(struct tr_pipeline *p)
+static bool all_shards_drained(struct tr_runtime *p)
 {
     for (uint32_t i = 0; i < p->n_sinks; i++)
         for (uint32_t j = 0; j < p->sinks[i].n_shards; j++)
@@ -446,7 +447,7 @@ static bool all_shards_drained(struct tr_pipeline *p)
 }
 
 /* True when the pipeline has ended. */
-static bool drain_progress(struct tr_pipeline *p, int64_t now_ns)
+static bool drain_progress(struct tr_runtime *p, int64_t now_ns)
 {
     int64_t reserve = TR_MIN(2 * TR_NS_PER_S, p->def.tuning.drain_timeout_ns / 10); /* for the last commit */
     if (now_ns >= atomic_load(&p->drain_deadline_ns) - reserve) {
@@ -462,7 +463,7 @@ static bool drain_progress(struct tr_pipeline *p, int64_t now_ns)
 }
 
 /* Next wake, or INT64_MIN: the pipeline has ended. */
-static int64_t controller_step(struct tr_pipeline *p, int64_t now_ns)
+static int64_t controller_step(struct tr_runtime *p, int64_t now_ns)
 {
     bool draining = atomic_load(&p->draining);
     if (!draining && atomic_load(&p->stop)) {
@@ -487,7 +488,7 @@ static int64_t controller_step(struct tr_pipeline *p, int64_t now_ns)
 
 void tr_controller_main(void *arg)
 {
-    struct tr_pipeline *p = arg;
+    struct tr_runtime *p = arg;
     struct tr_source *src = p->def.source;
     log_state(p, "pipeline started");
     for (;;) {

@@ -1,8 +1,9 @@
 #include "dispatcher.h"
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 
 int tr_dispatcher_init(struct tr_dispatcher *d, const struct tr_disp_cfg *cfg, struct tr_prng *prng)
 {

@@ -9,7 +9,7 @@
  * rows of that poll holds one through its ackset; the shard delivers the acksets of a batch when it is durable, and whoever tears
  * down fails them. The last reference posts the ack to the controller.
  *
- * Locks, none held while another is taken: tr_pipeline.lock (troubles, failure), tr_worker.lock (its inbox), tr_shard.lock
+ * Locks, none held while another is taken: tr_runtime.lock (troubles, failure), tr_worker.lock (its inbox), tr_shard.lock
  * (jobs, results), tr_sink_rt.lock (targets, refusals). Everything else is owned by one thread, as the comments say, or atomic.
  */
 #ifndef TR_ENGINE_H
@@ -17,18 +17,21 @@
 
 #include <stdatomic.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/metric.h>
+#include <tailrace/oslog.h>
+#include <tailrace/runtime.h>
+
+#include "ack.h"
 #include "batcher.h"
 #include "budget.h"
 #include "checkpointer.h"
-#include "clock.h"
 #include "dispatcher.h"
 #include "list.h"
 #include "map.h"
-#include "metric.h"
-#include "oslog.h"
-#include "pipeline.h"
 #include "pqueue.h"
 #include "refusal.h"
+#include "seg.h"
 #include "thread.h"
 
 enum {
@@ -41,14 +44,14 @@ enum {
 };
 
 /* Whom trouble is with: a sink, the source, a lane. However many reporters it has (a sink's shards and its target thread), it is one trouble to
- * people: told once, over with the last of them. Under tr_pipeline.lock; `who` does not change. */
+ * people: told once, over with the last of them. Under tr_runtime.lock; `who` does not change. */
 struct tr_party {
     char who[64];
     uint32_t n;                   /* reporters in trouble */
     struct tr_oslog_episode episode;
 };
 
-/* The last trouble of one reporter, kept until its next success. Under tr_pipeline.lock but for `set`, which is the reporter's. */
+/* The last trouble of one reporter, kept until its next success. Under tr_runtime.lock but for `set`, which is the reporter's. */
 struct tr_trouble {
     struct tr_list node;
     struct tr_party *with;        /* set once, before its first trouble */
@@ -126,7 +129,7 @@ struct tr_target_ent { /* under tr_sink_rt.lock; lives until the pipeline is fre
 };
 
 struct tr_sink_rt {
-    struct tr_pipeline *p;
+    struct tr_runtime *p;
     uint32_t index;
     char name[64];
     struct tr_sink *sink;
@@ -244,7 +247,7 @@ struct tr_lane_rt {
 };
 
 struct tr_worker {
-    struct tr_pipeline *p;
+    struct tr_runtime *p;
     uint32_t index;
     struct tr_thread *thread;
     struct tr_waker waker;
@@ -273,9 +276,9 @@ struct tr_worker {
     _Atomic bool blocked;
 };
 
-struct tr_pipeline {
+struct tr_runtime {
     char name[64];
-    struct tr_pipeline_def def;
+    struct tr_runtime_def def;
     struct tr_pool pool;
     struct tr_worker *workers;
     struct tr_sink_rt *sinks;
@@ -286,7 +289,7 @@ struct tr_pipeline {
     struct tr_prng prng;
     bool started;
     /* shared */
-    _Atomic int state;              /* enum tr_pipeline_state */
+    _Atomic int state;              /* enum tr_runtime_state */
     _Atomic bool stop, abort, draining;
     _Atomic bool ended;             /* threads end */
     _Atomic int64_t drain_deadline_ns;
@@ -315,11 +318,11 @@ struct tr_pipeline {
 };
 
 /* pipeline.c */
-void tr_pl_fail(struct tr_pipeline *p, const struct tr_err *err); /* any thread; the first one counts */
-void tr_pl_trouble(struct tr_pipeline *p, struct tr_trouble *t, const struct tr_err *err);
-void tr_pl_well(struct tr_pipeline *p, struct tr_trouble *t);
-void tr_pl_forget(struct tr_pipeline *p, struct tr_trouble *t);   /* its reporter ends */
-void tr_pl_wake_workers(struct tr_pipeline *p);
+void tr_pl_fail(struct tr_runtime *p, const struct tr_err *err); /* any thread; the first one counts */
+void tr_pl_trouble(struct tr_runtime *p, struct tr_trouble *t, const struct tr_err *err);
+void tr_pl_well(struct tr_runtime *p, struct tr_trouble *t);
+void tr_pl_forget(struct tr_runtime *p, struct tr_trouble *t);   /* its reporter ends */
+void tr_pl_wake_workers(struct tr_runtime *p);
 
 /* Loops of the threads; each calls its step. */
 void tr_controller_main(void *arg);
@@ -347,7 +350,7 @@ void tr_out_on_done(struct tr_out *o);      /* shard: one of its chunks is durab
 void tr_out_wake(struct tr_out *o, bool room, bool idle); /* shard: there is room, it is quiet */
 
 /* controller.c: ends worker, shard and writer threads; `abort` is set or everything is drained */
-void tr_pl_end_threads(struct tr_pipeline *p);
+void tr_pl_end_threads(struct tr_runtime *p);
 
 /* target.c */
 void tr_sink_rebind(struct tr_sink_rt *k, struct tr_ebatch *b);

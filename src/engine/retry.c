@@ -1,7 +1,8 @@
 #include "retry.h"
 
+#include <tailrace/clock.h>
+
 #include "check.h"
-#include "clock.h"
 
 int64_t tr_retry_delay_ns(const struct tr_retry *r, uint32_t attempt, uint32_t retry_after_ms, struct tr_prng *prng)
 {

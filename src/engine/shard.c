@@ -1,8 +1,9 @@
 #include "engine.h"
 
+#include <tailrace/oslog.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "oslog.h"
 #include "random.h"
 
 /* The shard worker: pops chunks, feeds the batcher and the dispatcher, carries their actions out, and is told by its writers and by
@@ -158,7 +159,7 @@ static uint64_t lowest_busy(const struct tr_dispatcher *d)
 
 static void on_result(struct tr_shard *s, const struct tr_result *r, int64_t now_ns)
 {
-    struct tr_pipeline *p = s->sink->p;
+    struct tr_runtime *p = s->sink->p;
     struct tr_err err = {.rc = r->rc};
     if (r->err)
         err = *r->err;
@@ -246,7 +247,7 @@ static void start_write(struct tr_shard *s, const struct tr_disp_action *a)
 
 static void on_done(struct tr_shard *s, struct tr_ebatch *b)
 {
-    struct tr_pipeline *p = s->sink->p;
+    struct tr_runtime *p = s->sink->p;
     uint64_t rows = 0, bytes = 0;
     if (!tr_list_empty(&b->items)) {
         rows = b->sealed.rows;
@@ -306,7 +307,7 @@ static bool refused_before(struct tr_sink_rt *k, const struct tr_ebatch *b, stru
 
 static void on_rejected(struct tr_shard *s, struct tr_ebatch *b)
 {
-    struct tr_pipeline *p = s->sink->p;
+    struct tr_runtime *p = s->sink->p;
     struct tr_err err = b->err;
     uint32_t part = b->sealed.n_parts == 1 ? 0 : (uint32_t)err.code;
     err.rc = TR_REJECT;
@@ -435,7 +436,7 @@ static bool seal(struct tr_shard *s, int64_t now_ns)
 /* The budget is used up by a transaction that is open here, and nobody is writing anything: only a split gets us on. */
 static bool press(struct tr_shard *s)
 {
-    struct tr_pipeline *p = s->sink->p;
+    struct tr_runtime *p = s->sink->p;
     if (!s->sink->boundary || atomic_load(&p->pressure) == 0 || tr_pool_below_low(&p->pool) || atomic_load(&p->writes) != 0 || !tr_batcher_staged(&s->batcher) ||
         !tr_batcher_empty(&s->batcher) || tr_queue_count(&s->queue) != 0)
         return false;
@@ -445,7 +446,7 @@ static bool press(struct tr_shard *s)
 
 static void publish(struct tr_shard *s, bool popped)
 {
-    struct tr_pipeline *p = s->sink->p;
+    struct tr_runtime *p = s->sink->p;
     bool quiet = is_quiet(s);
     atomic_store(&s->quiet, quiet);
     for (uint32_t i = 0; i < p->def.tuning.threads && (quiet || popped); i++)
@@ -488,7 +489,7 @@ static int64_t shard_step(struct tr_shard *s, int64_t now_ns)
 void tr_shard_main(void *arg)
 {
     struct tr_shard *s = arg;
-    struct tr_pipeline *p = s->sink->p;
+    struct tr_runtime *p = s->sink->p;
     struct tr_err err;
     while (!atomic_load(&p->ended) && !atomic_load(&p->abort)) {
         int64_t now = tr_now_ns(), wake = shard_step(s, now);

@@ -1,7 +1,8 @@
 #include "engine.h"
 
+#include <tailrace/oslog.h>
+
 #include "check.h"
-#include "oslog.h"
 #include "retry.h"
 
 /* The target thread of a sink: binds, swaps, rebinds after STALE, and probes. One thing at a time, each to a deadline; what answers

@@ -1,8 +1,9 @@
 #include "engine.h"
 
+#include <tailrace/oslog.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "oslog.h"
 
 /* How long a drain lets a payload wait for what is not back-pressure (a bind, say). */
 #define DRAIN_NOT_READY_NS TR_NS_PER_S
@@ -198,7 +199,7 @@ static int64_t next_linger(const struct tr_worker *w)
 
 static void regulate(struct tr_worker *w)
 {
-    struct tr_pipeline *p = w->p;
+    struct tr_runtime *p = w->p;
     bool parked = false;
     for (uint32_t i = 0; i < w->n_outs; i++)
         parked |= !tr_out_unpark(w->outs[i]);
@@ -400,7 +401,7 @@ static void abandon(struct tr_worker *w)
 void tr_worker_main(void *arg)
 {
     struct tr_worker *w = arg;
-    struct tr_pipeline *p = w->p;
+    struct tr_runtime *p = w->p;
     struct tr_err err;
     while (!atomic_load(&w->quit) && !atomic_load(&p->abort)) {
         int64_t now = tr_now_ns(), wake = worker_step(w, now);

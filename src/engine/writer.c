@@ -28,7 +28,7 @@ static struct tr_writer *writer_get(struct tr_writer_rt *w, struct tr_err *err, 
 
 static int64_t write_deadline(const struct tr_writer_rt *w, int64_t now_ns)
 {
-    const struct tr_pipeline *p = w->s->sink->p;
+    const struct tr_runtime *p = w->s->sink->p;
     int64_t d = tr_deadline_ns(now_ns, w->s->sink->t.write_timeout_ns);
     return atomic_load(&p->draining) ? TR_MIN(d, atomic_load(&p->drain_deadline_ns)) : d;
 }

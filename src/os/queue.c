@@ -1,9 +1,10 @@
 #include <limits.h>
 
+#include <tailrace/waker.h>
+
 #include "alloc.h"
 #include "check.h"
 #include "thread.h"
-#include "waker.h"
 
 int
 tr_queue_init(struct tr_queue *q, size_t cap, struct tr_err *err)

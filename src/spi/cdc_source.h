@@ -22,9 +22,8 @@
 #define TR_CDC_SOURCE_H
 
 #include <tailrace/change.h>
-
-#include "component.h"
-#include "source.h"
+#include <tailrace/component.h>
+#include <tailrace/source.h>
 
 struct tr_cdc;
 struct tr_cdc_session;

@@ -33,8 +33,7 @@
 #define TR_CHANGELOG_H
 
 #include <tailrace/change.h>
-
-#include "source.h"
+#include <tailrace/source.h>
 
 struct tr_log;
 struct tr_log_reader;

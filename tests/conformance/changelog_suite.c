@@ -3,11 +3,12 @@
 
 #include <unistd.h>
 
-#include "clock.h"
+#include <tailrace/clock.h>
+#include <tailrace/metric.h>
+#include <tailrace/waker.h>
+
 #include "failpoint.h"
 #include "fs_sim.h"
-#include "metric.h"
-#include "waker.h"
 
 struct bed {
 	bool sim;

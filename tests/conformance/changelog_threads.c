@@ -2,9 +2,10 @@
  * disk gives: `changelog_threads bench DIR` compares append and sync with the same writes on a file written before. */
 #include "changelog_kit.h"
 
-#include "clock.h"
+#include <tailrace/clock.h>
+#include <tailrace/waker.h>
+
 #include "thread.h"
-#include "waker.h"
 
 enum { TXS = 3000, READERS = 3 };
 

@@ -10,7 +10,8 @@
 
 #include <cmocka.h>
 
-#include "clock.h"
+#include <tailrace/clock.h>
+
 #include "control_memory.h"
 #include "control_sqlite.h"
 

@@ -63,7 +63,7 @@ static uint64_t pipeline(uint64_t n, bool lasting, bool *ret_failed)
     for (int life = 0; from < ROWS; life++) {
         struct kit k;
         struct tr_err err = {0};
-        struct tr_pipeline_status s = {0};
+        struct tr_runtime_status s = {0};
         kit_init(&k, 1, &def);
         k.def.tuning.commit_eagerly = true;
         k.def_sink[0].tuning.batch_rows_max = 50;
@@ -74,31 +74,31 @@ static uint64_t pipeline(uint64_t n, bool lasting, bool *ret_failed)
             kit_row(&k, 0, i, 1 + (uint32_t)(i / 200), i, "x");
         if (life == 0)
             arm(n, lasting);
-        int rc = tr_pipeline_new(&k.def, &k.p, NULL, 0, &err);
+        int rc = tr_runtime_new(&k.def, &k.p, NULL, 0, &err);
         if (rc >= 0)
-            rc = tr_pipeline_start(k.p, &err);
+            rc = tr_runtime_start(k.p, &err);
         tr_alloc_spared(true);
         if (rc >= 0)
             assert_int_equal(tr_mem_assign(k.src, 0, (uint32_t)life, from), TR_OK);
         tr_alloc_spared(false);
         for (int64_t end = tr_now_ns() + (lasting && life == 0 ? WHILE_MS * MS : 10 * SEC); rc >= 0 && tr_now_ns() < end; tr_sleep_ns(MS / 5)) {
             s = kit_status(&k);
-            if (s.state == TR_PL_FAILED || tr_mem_committed(k.src, 0) == ROWS)
+            if (s.state == TR_RT_FAILED || tr_mem_committed(k.src, 0) == ROWS)
                 break;
         }
         if (life == 0)
             left = tr_alloc_fail_nth(0);
-        if (rc >= 0 && s.state != TR_PL_FAILED) { /* it goes on by itself, or fails of what happened */
-            for (int64_t end = tr_now_ns() + 10 * SEC; (s = kit_status(&k)).state != TR_PL_FAILED && tr_mem_committed(k.src, 0) != ROWS; tr_sleep_ns(MS / 5))
+        if (rc >= 0 && s.state != TR_RT_FAILED) { /* it goes on by itself, or fails of what happened */
+            for (int64_t end = tr_now_ns() + 10 * SEC; (s = kit_status(&k)).state != TR_RT_FAILED && tr_mem_committed(k.src, 0) != ROWS; tr_sleep_ns(MS / 5))
                 if (tr_now_ns() > end)
                     fail_msg("allocation %llu%s: stuck at %lld: %s", (unsigned long long)n, lasting ? " and all that follow" : "", (long long)tr_mem_committed(k.src, 0), s.error.msg);
         }
         if (rc < 0)
             nomem_said("pipeline", n, rc, &err);
-        else if (s.state == TR_PL_FAILED)
+        else if (s.state == TR_RT_FAILED)
             nomem_said("pipeline", n, s.error.rc, &s.error);
-        *ret_failed |= rc < 0 || s.state == TR_PL_FAILED;
-        k.p = tr_pipeline_free(k.p);
+        *ret_failed |= rc < 0 || s.state == TR_RT_FAILED;
+        k.p = tr_runtime_free(k.p);
         from = TR_MAX(from, tr_mem_committed(k.src, 0));
         tr_mem_each_row(k.sink[0], note_row, seen);
         for (int64_t i = 1; i <= from; i++)
@@ -121,12 +121,12 @@ static void test_pipeline(void **state)
 /* Ends when all is read and the table is live, the run has failed, or the time is up. */
 static bool apply_failed(struct bed *b, int64_t for_ns, struct tr_err *err)
 {
-    struct tr_pipeline_status s;
+    struct tr_runtime_status s;
     struct tr_apply_lag lag;
     for (int64_t end = tr_now_ns() + for_ns; tr_now_ns() < end; tr_sleep_ns(MS / 5)) {
         tr_apply_status(b->run, &s, &lag);
         *err = s.error;
-        if (s.state == TR_PL_FAILED)
+        if (s.state == TR_RT_FAILED)
             return true;
         if (table(b).state == TR_ST_PAUSED)
             fail_msg("a table was paused: %s", table(b).reason);

@@ -3,8 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tailrace/clock.h>
+
 #include "ch_sink.h"
-#include "clock.h"
 #include "connector_clickhouse.h"
 #include "sink_suite.h"
 

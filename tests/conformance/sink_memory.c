@@ -3,9 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tailrace/memory.h>
+
 #include "alloc.h"
 #include "key.h"
-#include "memory.h"
 #include "sink_suite.h"
 
 struct place {

@@ -9,10 +9,12 @@
 
 #include <cmocka.h>
 
+#include <tailrace/clock.h>
+
 #include "check.h"
-#include "clock.h"
 #include "hash.h"
 #include "key.h"
+#include "seg.h"
 
 /* ---- the bench: one sink, its writer, and batches made by hand ---------------------------------------------------------- */
 
@@ -179,7 +181,7 @@ static void add_part(struct bench *b, struct batch *x, struct tr_target *t, cons
         assert_true(e->ops->finish_chunk(e, &seg->buf, &err) >= 0);
     e->ops->free(e);
     tr_seg_recharge(seg);
-    x->chunks[i] = (struct tr_chunk){.seg = seg, .len = (uint32_t)seg->buf.n, .rows = n};
+    x->chunks[i] = (struct tr_chunk){.bytes = tr_buf_slice(&seg->buf), .rows = n, .seg = seg};
     x->parts[i] = (struct tr_part){.target = t, .v = &x->chunks[i], .n = 1, .rows = n, .bytes = seg->buf.n};
     struct tr_hash128 h = tr_hash128(seg->buf.p, seg->buf.n);
     h.lo += (uint64_t)t->table_id << 8 | t->schema_version;
@@ -196,14 +198,12 @@ static void batch_init(struct batch *x)
     x->sealed.spans = &x->span;
     x->sealed.n_spans = 1;
     x->sealed.tx_end = true;
-    tr_ackset_init(&x->sealed.acks);
 }
 
 static void batch_done(struct batch *x)
 {
     for (uint32_t i = 0; i < x->sealed.n_parts; i++)
         tr_seg_unref(x->chunks[i].seg);
-    tr_ackset_done(&x->sealed.acks);
 }
 
 static int write_pipelined(struct bench *b, struct batch *x, struct tr_err *err)
@@ -235,7 +235,7 @@ static void write_batch(struct bench *b, struct batch *x)
         if (b->writer->ops->complete)
             rc = b->writer->ops->complete(b->writer, &x->sealed, soon(), &err);
         for (uint32_t i = 0; i < x->sealed.n_parts; i++) /* it may have written the segments anew */
-            x->chunks[i].len = (uint32_t)x->chunks[i].seg->buf.n;
+            x->chunks[i].bytes = tr_buf_slice(&x->chunks[i].seg->buf);
         if (rc >= 0)
             rc = b->writer->ops->write(b->writer, b->sink->endpoints ? b->sink->endpoints[0] : NULL, &x->sealed, soon(), &err);
     }

@@ -11,7 +11,7 @@
 #ifndef TR_SINK_SUITE_H
 #define TR_SINK_SUITE_H
 
-#include "sink.h"
+#include <tailrace/sink.h>
 
 enum { TR_SUITE_COLUMNS = 3 };
 

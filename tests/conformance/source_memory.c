@@ -2,7 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory.h"
+#include <tailrace/memory.h>
+
 #include "source_suite.h"
 
 enum { LANES_MAX = 4 };

@@ -8,7 +8,8 @@
 
 #include <cmocka.h>
 
-#include "clock.h"
+#include <tailrace/clock.h>
+
 #include "hash.h"
 
 /* The suite plays the engine: one thread is controller and pipeline at once. */

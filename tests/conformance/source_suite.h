@@ -9,7 +9,7 @@
 #ifndef TR_SOURCE_SUITE_H
 #define TR_SOURCE_SUITE_H
 
-#include "source.h"
+#include <tailrace/source.h>
 
 struct tr_source_factory {
     const char *name;

@@ -10,9 +10,10 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "admin.h"
+#include <tailrace/admin.h>
+#include <tailrace/metric.h>
+
 #include "fuzz.h"
-#include "metric.h"
 
 static _Atomic unsigned requests;
 

@@ -3,13 +3,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <tailrace/metric.h>
+
 #include "cdc_world.h"
 #include "check.h"
 #include "control_memory.h"
 #include "failpoint.h"
 #include "fs_sim.h"
 #include "log.h"
-#include "metric.h"
 #include "sched_sim.h"
 #include "service.h"
 #include "thread.h"

@@ -23,12 +23,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <tailrace/oslog.h>
+
 #include "cdc_world.h"
 #include "check.h"
 #include "control_memory.h"
 #include "failpoint.h"
 #include "fs_sim.h"
-#include "oslog.h"
 #include "random.h"
 #include "sched_sim.h"
 #include "service.h"

@@ -7,8 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "clock.h"
-#include "memory.h"
+#include <tailrace/clock.h>
+#include <tailrace/memory.h>
+
 #include "pgmodel.h"
 
 struct tr_control;

@@ -23,12 +23,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tailrace/clock.h>
+
 #include "ack.h"
 #include "batcher.h"
 #include "budget.h"
 #include "check.h"
 #include "checkpointer.h"
-#include "clock.h"
 #include "dispatcher.h"
 #include "prng.h"
 

@@ -2,8 +2,9 @@
 
 #include <string.h>
 
+#include <tailrace/clock.h>
+
 #include "check.h"
-#include "clock.h"
 
 void pgmodel_init(struct pgmodel *m, struct tr_prng *prng, struct pg_counts *c)
 {

@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tailrace/clock.h>
+
 #include "check.h"
-#include "clock.h"
 #include "key.h"
 #include "pg_schema.h"
 #include "pg_stream.h"

@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tailrace/clock.h>
+
 #include "check.h"
-#include "clock.h"
 #include "pgmodel.h"
 #include "text.h"
 

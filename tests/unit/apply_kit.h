@@ -16,16 +16,17 @@
 
 #include <cmocka.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/memory.h>
+#include <tailrace/oslog.h>
+
 #include "apply.h"
 #include "check.h"
-#include "clock.h"
 #include "control_memory.h"
 #include "frame.h"
 #include "fs.h"
 #include "key.h"
 #include "log.h"
-#include "memory.h"
-#include "oslog.h"
 #include "prng.h"
 
 #define MS TR_NS_PER_MS
@@ -223,7 +224,7 @@ static inline void open_bed(struct bed *b, uint64_t seed)
     define(b);
     b->version = b->lsn = 1000;
     b->cfg = (struct tr_apply_config){.name = "mem", .sink = tr_mem_sink_spi(b->sink), .log = b->log, .control = b->control, .mode = mode, .arg = b};
-    tr_pipeline_tuning_default(&b->cfg.pipeline);
+    tr_runtime_tuning_default(&b->cfg.pipeline);
     tr_sink_tuning_default(&b->cfg.tuning);
     /* little room and small batches: rows are on their way for long, and much is on its way when something happens */
     b->cfg.pipeline.commit_interval_ns = (int64_t)(1 + tr_prng_below(&b->rnd, 30)) * MS;
@@ -275,10 +276,10 @@ static inline struct tr_ctl_sink_table table(struct bed *b)
 /* The main lane has read all there is, and what it put is durable. */
 static inline bool has_read(struct bed *b)
 {
-    struct tr_pipeline_status s;
+    struct tr_runtime_status s;
     struct tr_apply_lag lag;
     tr_apply_status(b->run, &s, &lag);
-    if (s.state == TR_PL_FAILED)
+    if (s.state == TR_RT_FAILED)
         fail_msg("%s", s.error.msg);
     return s.watermark >= (int64_t)b->next - 1;
 }

@@ -10,6 +10,7 @@
 
 #include <tailrace/buf.h>
 #include <tailrace/err.h>
+#include <tailrace/metric.h>
 #include <tailrace/slice.h>
 
 #include "alloc.h"
@@ -21,7 +22,6 @@
 #include "hash.h"
 #include "list.h"
 #include "map.h"
-#include "metric.h"
 #include "pqueue.h"
 #include "prng.h"
 #include "ring.h"

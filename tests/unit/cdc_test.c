@@ -8,10 +8,11 @@
 
 #include <cmocka.h>
 
+#include <tailrace/clock.h>
+
 #include "agreement.h"
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "control_memory.h"
 #include "service_internal.h"
 #include "snapshot_internal.h"

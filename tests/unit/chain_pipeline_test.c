@@ -279,9 +279,9 @@ static void test_a_failing_stage_fails_the_pipeline(void **state)
     tr_mem_push(r.k.src, 0, 4, tr_slice_str("k"), tr_slice_str("bad"), 0);
     event(&r, 0, 5, "yes");
     assert_int_equal(tr_mem_assign(r.k.src, 0, 1, 0), TR_OK);
-    assert_true(tr_pipeline_join(r.k.p, tr_now_ns() + 10 * SEC));
-    struct tr_pipeline_status s = kit_status(&r.k);
-    assert_int_equal(s.state, TR_PL_FAILED);
+    assert_true(tr_runtime_join(r.k.p, tr_now_ns() + 10 * SEC));
+    struct tr_runtime_status s = kit_status(&r.k);
+    assert_int_equal(s.state, TR_RT_FAILED);
     assert_int_equal(s.error.rc, TR_FATAL);
     assert_string_equal(s.error.msg, "chain inlined, stage 0 (decode decode_plain), position 4: no colon");
     assert_true(tr_mem_committed(r.k.src, 0) <= 2);
@@ -298,7 +298,7 @@ static void test_encoded_rows_need_a_row_by_row_sink(void **state)
     kit_start(&r.k);
     event(&r, 0, 1, "yes");
     assert_int_equal(tr_mem_assign(r.k.src, 0, 1, 0), TR_OK);
-    assert_true(tr_pipeline_join(r.k.p, tr_now_ns() + 10 * SEC));
+    assert_true(tr_runtime_join(r.k.p, tr_now_ns() + 10 * SEC));
     assert_non_null(strstr(kit_status(&r.k).error.msg, "sink a writes blocks of columns"));
     assert_int_equal(rows_of(&r, 0), 0);
     kit_end(&r.k);

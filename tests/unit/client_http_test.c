@@ -9,8 +9,9 @@
 #include <cmocka.h>
 #include <microhttpd.h>
 
+#include <tailrace/clock.h>
+
 #include "check.h"
-#include "clock.h"
 #include "httpc.h"
 #include "thread.h"
 

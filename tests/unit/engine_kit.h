@@ -14,13 +14,14 @@
 
 #include <cmocka.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/memory.h>
+#include <tailrace/metric.h>
+#include <tailrace/oslog.h>
+#include <tailrace/runtime.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
-#include "memory.h"
-#include "metric.h"
-#include "oslog.h"
-#include "pipeline.h"
 #include "thread.h"
 
 #define MS TR_NS_PER_MS
@@ -30,9 +31,9 @@ enum { KIT_SINKS_MAX = 3 };
 struct kit {
     struct tr_mem_source *src;
     struct tr_mem_sink *sink[KIT_SINKS_MAX];
-    struct tr_pipeline_sink def_sink[KIT_SINKS_MAX];
-    struct tr_pipeline_def def;
-    struct tr_pipeline *p;
+    struct tr_runtime_sink def_sink[KIT_SINKS_MAX];
+    struct tr_runtime_def def;
+    struct tr_runtime *p;
     struct tr_schema *schema[4]; /* tables 1 … 4 */
     char warning[512];
     /* scripts of the chain */
@@ -214,7 +215,7 @@ static inline void kit_init(struct kit *k, uint32_t n_sinks, const struct tr_mem
     assert_int_equal(tr_mem_source_new(&k->src), TR_OK);
     for (uint32_t i = 0; i < n_sinks; i++) {
         assert_int_equal(tr_mem_sink_new(&defs[i], &k->sink[i]), TR_OK);
-        k->def_sink[i] = (struct tr_pipeline_sink){.name = names[i], .sink = tr_mem_sink_spi(k->sink[i])};
+        k->def_sink[i] = (struct tr_runtime_sink){.name = names[i], .sink = tr_mem_sink_spi(k->sink[i])};
         tr_sink_tuning_default(&k->def_sink[i].tuning);
         k->def_sink[i].tuning.backoff_min_ns = 2 * MS;
         k->def_sink[i].tuning.backoff_max_ns = 20 * MS;
@@ -223,7 +224,7 @@ static inline void kit_init(struct kit *k, uint32_t n_sinks, const struct tr_mem
     }
     for (uint32_t i = 0; i < 4; i++)
         k->schema[i] = kit_schema(i + 1, 1);
-    k->def = (struct tr_pipeline_def){.name = "test",
+    k->def = (struct tr_runtime_def){.name = "test",
                                       .source = tr_mem_source_spi(k->src),
                                       .sinks = k->def_sink,
                                       .n_sinks = n_sinks,
@@ -231,7 +232,7 @@ static inline void kit_init(struct kit *k, uint32_t n_sinks, const struct tr_mem
                                       .on_reject = kit_on_reject,
                                       .on_watermark = kit_on_watermark,
                                       .arg = k};
-    tr_pipeline_tuning_default(&k->def.tuning);
+    tr_runtime_tuning_default(&k->def.tuning);
     k->def.tuning.commit_interval_ns = 20 * MS;
     k->def.tuning.min_pause_ns = 2 * MS;
     k->reject_answer = TR_REJECT_DROP;
@@ -240,26 +241,26 @@ static inline void kit_init(struct kit *k, uint32_t n_sinks, const struct tr_mem
 static inline void kit_start(struct kit *k)
 {
     struct tr_err err = {0};
-    if (tr_pipeline_new(&k->def, &k->p, k->warning, sizeof k->warning, &err) < 0 || tr_pipeline_start(k->p, &err) < 0)
+    if (tr_runtime_new(&k->def, &k->p, k->warning, sizeof k->warning, &err) < 0 || tr_runtime_start(k->p, &err) < 0)
         fail_msg("%s", err.msg);
 }
 
-static inline struct tr_pipeline_status kit_status(struct kit *k)
+static inline struct tr_runtime_status kit_status(struct kit *k)
 {
-    struct tr_pipeline_status s;
-    tr_pipeline_status(k->p, &s);
+    struct tr_runtime_status s;
+    tr_runtime_status(k->p, &s);
     return s;
 }
 
 static inline void kit_stop(struct kit *k)
 {
-    tr_pipeline_stop(k->p);
-    assert_true(tr_pipeline_join(k->p, tr_now_ns() + 20 * SEC));
+    tr_runtime_stop(k->p);
+    assert_true(tr_runtime_join(k->p, tr_now_ns() + 20 * SEC));
 }
 
 static inline void kit_end(struct kit *k)
 {
-    k->p = tr_pipeline_free(k->p);
+    k->p = tr_runtime_free(k->p);
     for (uint32_t i = 0; i < k->def.n_sinks; i++)
         tr_mem_sink_spi(k->sink[i])->ops->close(tr_mem_sink_spi(k->sink[i]));
     tr_mem_source_spi(k->src)->ops->close(tr_mem_source_spi(k->src), 0);

@@ -9,12 +9,13 @@
 
 #include <cmocka.h>
 
+#include <tailrace/clock.h>
+
 #include "batcher.h"
 #include "breaker.h"
 #include "budget.h"
 #include "check.h"
 #include "checkpointer.h"
-#include "clock.h"
 #include "dispatcher.h"
 #include "engine.h"
 #include "refusal.h"
@@ -650,7 +651,7 @@ static void test_refusals_expire(void **state)
 /* A sink that is away for an hour, as its shard and its target thread see it. */
 static void test_two_reporters_are_told_once(void **state)
 {
-    static struct tr_pipeline p = {.name = "p"};
+    static struct tr_runtime p = {.name = "p"};
     struct tr_clock_sim sim;
     struct tr_party lite = {.who = "lite"}, lane = {.who = "lane 0"};
     struct tr_trouble shard = {.with = &lite}, target = {.with = &lite}, other = {.with = &lane};

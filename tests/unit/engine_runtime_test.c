@@ -14,15 +14,15 @@ static void test_rows_arrive_and_are_committed(void **state)
     assert_int_equal(tr_mem_assign(k.src, 0, 1, 0), TR_OK);
     assert_true(tr_mem_wait_rows(k.sink[0], 1000, tr_now_ns() + 10 * SEC));
     KIT_UNTIL(tr_mem_committed(k.src, 0) == 1000);
-    struct tr_pipeline_status s = kit_status(&k);
-    assert_int_equal(s.state, TR_PL_RUNNING);
+    struct tr_runtime_status s = kit_status(&k);
+    assert_int_equal(s.state, TR_RT_RUNNING);
     assert_int_equal(s.records_in, 1000);
     assert_int_equal(s.rows_out, 1000);
     assert_true(s.lanes_assigned);
     assert_int_equal(s.watermark, 1000);
     KIT_UNTIL(kit_status(&k).sinks_probed);
     kit_stop(&k);
-    assert_int_equal(kit_status(&k).state, TR_PL_STOPPED);
+    assert_int_equal(kit_status(&k).state, TR_RT_STOPPED);
     assert_int_equal(kit_status(&k).error.rc, 0);
     assert_int_equal(kit_status(&k).inflight_bytes, 0);
     assert_true(k.watermarks > 0);
@@ -67,8 +67,8 @@ static void test_drain_gives_up_at_its_deadline(void **state)
     int64_t start = tr_now_ns();
     kit_stop(&k);
     assert_true(tr_now_ns() - start < 1000 * MS);
-    struct tr_pipeline_status s = kit_status(&k);
-    assert_int_equal(s.state, TR_PL_STOPPED);
+    struct tr_runtime_status s = kit_status(&k);
+    assert_int_equal(s.state, TR_RT_STOPPED);
     assert_int_equal(s.error.rc, TR_RETRY);
     assert_non_null(strstr(s.error.msg, "drain_timeout"));
     assert_true(tr_mem_committed(k.src, 0) == INT64_MIN);
@@ -82,11 +82,11 @@ static void test_stop_before_anything_came(void **state)
     kit_init(&k, 1, &plain);
     kit_start(&k);
     kit_stop(&k);
-    assert_int_equal(kit_status(&k).state, TR_PL_STOPPED);
+    assert_int_equal(kit_status(&k).state, TR_RT_STOPPED);
     kit_end(&k);
     kit_init(&k, 1, &plain); /* made and never started */
     struct tr_err err;
-    assert_int_equal(tr_pipeline_new(&k.def, &k.p, NULL, 0, &err), TR_OK);
+    assert_int_equal(tr_runtime_new(&k.def, &k.p, NULL, 0, &err), TR_OK);
     kit_end(&k);
     kit_init(&k, 1, &plain); /* freed while it runs */
     kit_start(&k);
@@ -111,7 +111,7 @@ static void test_eof_commits_and_closes_the_lane(void **state)
     assert_int_equal(tr_mem_assign(k.src, 7, 3, 0), TR_OK);
     KIT_UNTIL(!tr_mem_lane_open(k.src, 7));
     assert_int_equal(tr_mem_committed_sync(k.src, 7), 50);
-    assert_int_equal(kit_status(&k).state, TR_PL_RUNNING);
+    assert_int_equal(kit_status(&k).state, TR_RT_RUNNING);
     tr_mem_source_stats(k.src, &st);
     assert_int_equal(st.revoked_answers, 0);
     kit_stop(&k);
@@ -192,15 +192,15 @@ static void test_poll_errors_are_shown_and_pass(void **state)
     assert_int_equal(tr_mem_assign(k.src, 0, 1, 0), TR_OK);
     KIT_UNTIL(kit_status(&k).error.rc == TR_RETRY);
     assert_true(kit_status(&k).error_since_us > 0);
-    assert_int_equal(kit_status(&k).state, TR_PL_RUNNING);
+    assert_int_equal(kit_status(&k).state, TR_RT_RUNNING);
     tr_mem_fail_poll(k.src, 0, TR_RETRY, 0);
     kit_row(&k, 0, 1, 1, 1, "x");
     assert_true(tr_mem_wait_rows(k.sink[0], 1, tr_now_ns() + 10 * SEC));
     KIT_UNTIL(kit_status(&k).error.rc == 0);
     tr_mem_fail_poll(k.src, 0, TR_FATAL, 1);
     kit_row(&k, 0, 2, 1, 1, "x");
-    assert_true(tr_pipeline_join(k.p, tr_now_ns() + 10 * SEC));
-    assert_int_equal(kit_status(&k).state, TR_PL_FAILED);
+    assert_true(tr_runtime_join(k.p, tr_now_ns() + 10 * SEC));
+    assert_int_equal(kit_status(&k).state, TR_RT_FAILED);
     assert_int_equal(kit_status(&k).error.rc, TR_FATAL);
     kit_end(&k);
 }
@@ -213,15 +213,15 @@ static void test_event_errors_are_shown_and_pass(void **state)
     kit_start(&k);
     tr_mem_fail_event(k.src, TR_RETRY, UINT32_MAX);
     KIT_UNTIL(kit_status(&k).error.rc == TR_RETRY);
-    assert_int_equal(kit_status(&k).state, TR_PL_RUNNING);
+    assert_int_equal(kit_status(&k).state, TR_RT_RUNNING);
     tr_mem_fail_event(k.src, TR_RETRY, 0);
     kit_row(&k, 0, 1, 1, 1, "x");
     assert_int_equal(tr_mem_assign(k.src, 0, 1, 0), TR_OK);
     assert_true(tr_mem_wait_rows(k.sink[0], 1, tr_now_ns() + 10 * SEC));
     KIT_UNTIL(kit_status(&k).error.rc == 0);
     tr_mem_fail_event(k.src, TR_FATAL, 1);
-    assert_true(tr_pipeline_join(k.p, tr_now_ns() + 10 * SEC));
-    assert_int_equal(kit_status(&k).state, TR_PL_FAILED);
+    assert_true(tr_runtime_join(k.p, tr_now_ns() + 10 * SEC));
+    assert_int_equal(kit_status(&k).state, TR_RT_FAILED);
     assert_int_equal(kit_status(&k).error.rc, TR_FATAL);
     kit_end(&k);
 }
@@ -248,7 +248,7 @@ static void test_a_sink_is_probed_until_it_answers(void **state)
     kit_init(&k, 1, &plain);
     tr_mem_script_probe(k.sink[0], TR_FENCED, 1);
     kit_start(&k);
-    assert_true(tr_pipeline_join(k.p, tr_now_ns() + 10 * SEC));
+    assert_true(tr_runtime_join(k.p, tr_now_ns() + 10 * SEC));
     assert_int_equal(kit_status(&k).error.rc, TR_FENCED);
     kit_end(&k);
 }
@@ -316,7 +316,7 @@ static void test_back_pressure_bounds_memory(void **state)
     uint64_t most = 0;
     int64_t until = tr_now_ns() + 20 * SEC;
     do {
-        struct tr_pipeline_status s = kit_status(&k);
+        struct tr_runtime_status s = kit_status(&k);
         most = TR_MAX(most, s.inflight_bytes);
         tr_sleep_ns(MS / 4);
         tr_mem_sink_stats(k.sink[0], &ss);
@@ -354,7 +354,7 @@ static void test_a_blocked_lane_is_tended(void **state)
     assert_true(tr_now_ns() - kit_status(&k).poll_heartbeat_ns < 200 * MS);
     tr_mem_hold(k.sink[0], false);
     KIT_UNTIL(!tr_mem_lane_paused(k.src, 0));
-    k.p = tr_pipeline_free(k.p);
+    k.p = tr_runtime_free(k.p);
     kit_end(&k);
 }
 
@@ -453,7 +453,7 @@ static void test_at_least_once_over_restarts(void **state)
         assert_int_equal(tr_mem_assign(k.src, 0, (uint32_t)round, from), TR_OK);
         if (round < 7) {
             tr_sleep_ns((3 + round) * MS);
-            k.p = tr_pipeline_free(k.p); /* no drain */
+            k.p = tr_runtime_free(k.p); /* no drain */
         } else {
             KIT_UNTIL(tr_mem_committed(k.src, 0) == 4000);
             kit_stop(&k);
@@ -508,13 +508,13 @@ static void test_checks_and_the_sizing_rule(void **state)
 
     struct tr_mem_sink_def bad = {.caps = TR_CAP_BOUNDARY | TR_CAP_MULTI, .shards = 2};
     kit_init(&k, 1, &bad);
-    assert_int_equal(tr_pipeline_new(&k.def, &k.p, NULL, 0, &err), TR_REJECT);
+    assert_int_equal(tr_runtime_new(&k.def, &k.p, NULL, 0, &err), TR_REJECT);
     assert_non_null(strstr(err.msg, "shard"));
     kit_end(&k);
 
     kit_init(&k, 1, &plain);
     k.def.tuning.low_ratio = 0.9;
-    assert_int_equal(tr_pipeline_new(&k.def, &k.p, NULL, 0, &err), TR_REJECT);
+    assert_int_equal(tr_runtime_new(&k.def, &k.p, NULL, 0, &err), TR_REJECT);
     assert_non_null(strstr(err.msg, "low_ratio"));
     kit_end(&k);
 }
@@ -553,9 +553,9 @@ static void test_without_memory_nothing_is_made(void **state)
         kit_init(&k, 2, d);
         k.def.tuning.threads = 2;
         tr_alloc_fail_nth(nth);
-        int rc = tr_pipeline_new(&k.def, &k.p, NULL, 0, &err);
+        int rc = tr_runtime_new(&k.def, &k.p, NULL, 0, &err);
         if (rc >= 0)
-            rc = tr_pipeline_start(k.p, &err);
+            rc = tr_runtime_start(k.p, &err);
         bool left = tr_alloc_fail_nth(0) != 0;
         refused += rc < 0;
         if (rc < 0)

@@ -14,7 +14,7 @@ static void assign(struct kit *k)
 static void wait_rows(struct kit *k, uint64_t n)
 {
     if (!tr_mem_wait_rows(k->sink[0], n, tr_now_ns() + 10 * SEC)) {
-        struct tr_pipeline_status s = kit_status(k);
+        struct tr_runtime_status s = kit_status(k);
         fail_msg("only %llu rows of %llu; %s", (unsigned long long)s.rows_out, (unsigned long long)n, s.error.msg);
     }
 }
@@ -93,7 +93,7 @@ static void test_a_refused_part_is_dropped(void **state)
     assert_int_equal(stats(&k).rows, 6);
     assert_int_equal(kit_status(&k).rejects, 1);
     kit_stop(&k);
-    assert_int_equal(kit_status(&k).state, TR_PL_STOPPED);
+    assert_int_equal(kit_status(&k).state, TR_RT_STOPPED);
     kit_end(&k);
 }
 
@@ -154,8 +154,8 @@ static void fails_with(int rc, enum tr_reject_answer answer)
     kit_start(&k);
     kit_row(&k, 0, 1, 1, 1, "x");
     assign(&k);
-    assert_true(tr_pipeline_join(k.p, tr_now_ns() + 10 * SEC));
-    assert_int_equal(kit_status(&k).state, TR_PL_FAILED);
+    assert_true(tr_runtime_join(k.p, tr_now_ns() + 10 * SEC));
+    assert_int_equal(kit_status(&k).state, TR_RT_FAILED);
     assert_int_equal(kit_status(&k).error.rc, rc);
     assert_true(tr_mem_committed(k.src, 0) == INT64_MIN);
     kit_end(&k);
@@ -225,7 +225,7 @@ static void test_binds_are_tried_again_and_refusals_remembered(void **state)
     kit_start(&k);
     kit_row(&k, 0, 1, 1, 1, "x");
     assign(&k);
-    assert_true(tr_pipeline_join(k.p, tr_now_ns() + 10 * SEC));
+    assert_true(tr_runtime_join(k.p, tr_now_ns() + 10 * SEC));
     assert_int_equal(kit_status(&k).error.rc, TR_REJECT);
     assert_string_equal(kit_status(&k).error.msg, "column note cannot be held");
     kit_end(&k);
@@ -292,7 +292,7 @@ static void test_final_fails_the_open_transaction(void **state)
     kit_stop(&k);
     assert_int_equal(stats(&k).rows, 2);
     assert_in_range(tr_mem_committed(k.src, 0), 3, 4); /* 3 when the poll that brought the end of the transaction brought a half row too */
-    assert_int_equal(kit_status(&k).state, TR_PL_STOPPED);
+    assert_int_equal(kit_status(&k).state, TR_RT_STOPPED);
     kit_end(&k);
 }
 
@@ -419,7 +419,7 @@ static void test_linger_is_kept_while_rows_keep_coming(void **state)
     kit_start(&k);
     assign(&k);
     wait_rows(&k, 1000);
-    k.p = tr_pipeline_free(k.p);
+    k.p = tr_runtime_free(k.p);
     kit_end(&k);
 }
 
@@ -434,7 +434,7 @@ static void test_a_row_too_large_is_refused_by_name(void **state)
     kit_start(&k);
     kit_row(&k, 0, 1, 2, 1, text);
     assign(&k);
-    assert_true(tr_pipeline_join(k.p, tr_now_ns() + 10 * SEC));
+    assert_true(tr_runtime_join(k.p, tr_now_ns() + 10 * SEC));
     assert_int_equal(kit_status(&k).error.rc, TR_REJECT);
     assert_non_null(strstr(kit_status(&k).error.msg, "public.t2"));
     assert_non_null(strstr(kit_status(&k).error.msg, "column note"));
@@ -617,7 +617,7 @@ static void pipelined(uint32_t caps, bool refuse)
     KIT_UNTIL(tr_mem_committed(k.src, 0) == 2000);
     assert_true(stats(&k).in_write_max > 1);
     kit_stop(&k);
-    assert_int_equal(kit_status(&k).state, TR_PL_STOPPED);
+    assert_int_equal(kit_status(&k).state, TR_RT_STOPPED);
     tr_mem_each_row(k.sink[0], check_order, &o);
     if (!refuse)
         assert_true(o.backward <= 60); /* only back to a ticket that failed, then forward again */

@@ -18,20 +18,20 @@
 #include <unistd.h>
 
 #include <tailrace/buf.h>
+#include <tailrace/clock.h>
+#include <tailrace/metric.h>
+#include <tailrace/oslog.h>
+#include <tailrace/waker.h>
 
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "failpoint.h"
 #include "fs.h"
 #include "fs_sim.h"
-#include "metric.h"
-#include "oslog.h"
 #include "prng.h"
 #include "proc.h"
 #include "random.h"
 #include "thread.h"
-#include "waker.h"
 
 #define OK(call) assert_int_equal((call), TR_OK)
 

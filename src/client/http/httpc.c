@@ -7,9 +7,10 @@
 
 #include <curl/curl.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 
 struct tr_httpc {
     CURL *easy;

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
-#include "oslog.h"
+#include <tailrace/clock.h>
+#include <tailrace/oslog.h>
 
 /* Everything that decides how a value is printed and read. search_path: type names come out qualified unless they are the system's. row_security: a
  * policy on rows is an error, never a snapshot that lacks the rows which the stream has. */

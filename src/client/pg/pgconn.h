@@ -22,8 +22,7 @@
 #include <tailrace/buf.h>
 #include <tailrace/err.h>
 #include <tailrace/slice.h>
-
-#include "waker.h"
+#include <tailrace/waker.h>
 
 struct tr_pgconn {
     PGconn *pg;              /* NULL when closed */

@@ -58,7 +58,7 @@ static int image(struct tr_sqlbatch_iter *it, struct tr_slice bytes, struct tr_r
 
 int tr_sqlbatch_next(struct tr_sqlbatch_iter *it, struct tr_change *ret, struct tr_err *err)
 {
-    while (it->chunk < it->part->n && it->off >= it->part->v[it->chunk].len) {
+    while (it->chunk < it->part->n && it->off >= it->part->v[it->chunk].bytes.n) {
         it->chunk++;
         it->off = 0;
     }
@@ -66,7 +66,7 @@ int tr_sqlbatch_next(struct tr_sqlbatch_iter *it, struct tr_change *ret, struct 
         return TR_EOF;
     const struct tr_chunk *c = &it->part->v[it->chunk];
     struct tr_frame_body f;
-    int rc = tr_frame_decode(tr_slice_of(c->seg->buf.p + c->off + it->off, c->len - it->off), &f, err);
+    int rc = tr_frame_decode(tr_slice_sub(c->bytes, it->off, c->bytes.n), &f, err);
     if (rc >= 0) {
         it->off += f.head.length;
         *ret = f.change;

@@ -5,8 +5,9 @@
 #ifndef TR_SQLBATCH_H
 #define TR_SQLBATCH_H
 
+#include <tailrace/sink.h>
+
 #include "arena.h"
-#include "sink.h"
 
 int tr_sqlbatch_encoder_new(struct tr_encoder **ret, struct tr_err *err);
 

@@ -15,10 +15,11 @@
 #ifndef TR_SQLSINK_H
 #define TR_SQLSINK_H
 
+#include <tailrace/component.h>
+#include <tailrace/sink.h>
+
 #include "catalog.h"
-#include "component.h"
 #include "list.h"
-#include "sink.h"
 #include "sqlmirror.h"
 
 struct tr_sqltarget {

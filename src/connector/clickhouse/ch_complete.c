@@ -83,7 +83,7 @@ static int want(struct ch_completer *c, struct tr_slice key, struct tr_err *err)
 static int gather(struct ch_completer *c, const struct tr_part *p, struct tr_err *err)
 {
     for (uint32_t i = 0; i < p->n; i++) {
-        struct tr_cur at = tr_cur_of(tr_buf_slice(&p->v[i].seg->buf));
+        struct tr_cur at = tr_cur_of(p->v[i].bytes);
         struct ch_record r;
         int rc;
         while ((rc = tr_ch_record_next(&at, &r, err)) >= 0) {
@@ -280,13 +280,10 @@ static int complete_part(struct ch_completer *c, struct tr_httpc *h, const struc
         return rc;
     rc = fetch(c, h, ep, deadline_ns, err);
     for (uint32_t i = 0; i < p->n && rc >= 0; i++)
-        rc = complete_chunk(c, tr_buf_slice(&p->v[i].seg->buf), &made[i], err);
+        rc = complete_chunk(c, p->v[i].bytes, &made[i], err);
     for (uint32_t i = 0; i < p->n && made; i++) {
-        if (rc >= 0) {
-            struct tr_buf old = p->v[i].seg->buf;
-            p->v[i].seg->buf = made[i];
-            made[i] = old;
-        }
+        if (rc >= 0)
+            tr_chunk_swap(&p->v[i], &made[i]);
         tr_buf_done(&made[i]);
     }
     return rc;

@@ -7,9 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "connector_clickhouse.h"
 #include "ddl_clickhouse.h"
 #include "text.h"

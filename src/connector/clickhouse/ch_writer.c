@@ -12,10 +12,11 @@
 
 #include <zstd.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "ch_sink.h"
 #include "check.h"
-#include "clock.h"
 #include "ddl_clickhouse.h"
 #include "failpoint.h"
 #include "text.h"
@@ -229,7 +230,7 @@ static int write_part(struct ch_writer *w, const struct tr_endpoint *ep, const s
     w->n = 0;
     w->rows = w->bytes = w->group = 0;
     for (uint32_t i = 0; i < p->n && rc >= 0; i++) {
-        struct tr_cur c = tr_cur_of(tr_slice_sub(tr_buf_slice(&p->v[i].seg->buf), p->v[i].off, p->v[i].off + p->v[i].len));
+        struct tr_cur c = tr_cur_of(p->v[i].bytes);
         struct ch_record r;
         while (rc >= 0 && (rc = tr_ch_record_next(&c, &r, err)) >= 0)
             rc = write_record(w, ep, t, p, &r, deadline_ns, err);

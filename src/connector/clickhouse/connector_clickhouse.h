@@ -2,7 +2,7 @@
 #ifndef TR_CONNECTOR_CLICKHOUSE_H
 #define TR_CONNECTOR_CLICKHOUSE_H
 
-#include "component.h"
+#include <tailrace/component.h>
 
 extern const struct tr_sink_type tr_clickhouse_sink_type;
 

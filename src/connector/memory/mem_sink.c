@@ -1,11 +1,12 @@
-#include "memory.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/memory.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "cursor.h"
 #include "list.h"
 #include "map.h"
@@ -279,10 +280,10 @@ static void apply_part(struct tr_mem_sink *s, const struct tr_part *p)
         const struct tr_chunk *c = &p->v[i];
         if (s->def.count_only) {
             s->stats.rows += c->rows;
-            s->stats.bytes += c->len;
+            s->stats.bytes += c->bytes.n;
             continue;
         }
-        const uint8_t *at = c->seg->buf.p + c->off, *end = at + c->len;
+        const uint8_t *at = c->bytes.p, *end = at + c->bytes.n;
         while (at < end) {
             uint32_t n;
             memcpy(&n, at, 4);
@@ -291,7 +292,7 @@ static void apply_part(struct tr_mem_sink *s, const struct tr_part *p)
             at += 4 + n;
         }
         TR_ASSERT(at == end);
-        s->stats.bytes += c->len;
+        s->stats.bytes += c->bytes.n;
     }
     TR_ASSERT(s->stats.rows - before == p->rows);
 }

@@ -1,10 +1,11 @@
-#include "memory.h"
 
 #include <string.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/memory.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "mem_lock.h"
 
 struct stored {

@@ -2,7 +2,7 @@
 #ifndef TR_CONNECTOR_POSTGRES_H
 #define TR_CONNECTOR_POSTGRES_H
 
-#include "component.h"
+#include <tailrace/component.h>
 
 extern const struct tr_source_type tr_postgres_source_type;
 extern const struct tr_sink_type tr_postgres_sink_type;

@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "clock.h"
+#include <tailrace/clock.h>
+
 #include "text.h"
 
 #define PREFIX "tailrace/heartbeat/"

@@ -7,8 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <tailrace/clock.h>
+
 #include "check.h"
-#include "clock.h"
 #include "pg_beat.h"
 #include "text.h"
 

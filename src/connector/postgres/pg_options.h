@@ -2,7 +2,7 @@
 #ifndef TR_PG_OPTIONS_H
 #define TR_PG_OPTIONS_H
 
-#include "component.h"
+#include <tailrace/component.h>
 
 struct tr_pg_source_options {
     const char *dsn, *replica_dsn;

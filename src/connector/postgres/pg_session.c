@@ -19,9 +19,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "hash.h"
 #include "map.h"
 #include "pg_beat.h"

@@ -29,9 +29,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "cursor.h"
 #include "pg_beat.h"
 #include "pg_stream.h"

@@ -2,9 +2,10 @@
 #ifndef TR_PG_STREAM_H
 #define TR_PG_STREAM_H
 
-#include "component.h"
+#include <tailrace/component.h>
+#include <tailrace/source.h>
+
 #include "pg_options.h"
-#include "source.h"
 
 /* The options and the environment must outlive the source. from: position to start at, as recorded in the control store. */
 int tr_pg_stream_new(const struct tr_pg_source_options *o, const struct tr_component_env *env, uint64_t from, struct tr_source **ret, struct tr_err *err);

@@ -5,13 +5,13 @@
 #include <stdatomic.h>
 
 #include <tailrace/change.h>
+#include <tailrace/source.h>
 
 #include "arena.h"
 #include "pg_options.h"
 #include "pg_schema.h"
 #include "pg_txbuf.h"
 #include "pgconn.h"
-#include "source.h"
 #include "thread.h"
 
 /* One replication message being worked on. It is worked on again when it had to wait for a description. */

@@ -2,7 +2,7 @@
 #ifndef TR_CONNECTOR_SQLITE_H
 #define TR_CONNECTOR_SQLITE_H
 
-#include "component.h"
+#include <tailrace/component.h>
 
 extern const struct tr_sink_type tr_sqlite_sink_type;
 

@@ -2,7 +2,8 @@
 
 #include <stdio.h>
 
-#include "clock.h"
+#include <tailrace/clock.h>
+
 #include "fs.h"
 #include "thread.h"
 

@@ -9,9 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 #include "failpoint.h"
 #include "map.h"
 #include "sqlbatch.h"

@@ -1,9 +1,10 @@
-#include "clock.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <time.h>
+
+#include <tailrace/clock.h>
 
 static struct tr_clock *_Atomic replaced;
 

@@ -1,4 +1,3 @@
-#include "oslog.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -7,8 +6,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/oslog.h>
+
 #include "check.h"
-#include "clock.h"
 #include "hash.h"
 #include "text.h"
 

@@ -11,8 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <tailrace/clock.h>
+
 #include "check.h"
-#include "clock.h"
 #include "failpoint.h"
 
 /* A small file of /proc or /sys as a string. */

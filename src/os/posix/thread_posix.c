@@ -8,9 +8,10 @@
 #include <string.h>
 #include <time.h>
 
+#include <tailrace/clock.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 
 struct tr_thread {
 	pthread_t id;

@@ -1,4 +1,3 @@
-#include "waker.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -6,9 +5,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/waker.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "clock.h"
 
 int
 tr_waker_init(struct tr_waker *w, struct tr_err *err)

@@ -1,5 +1,6 @@
 #include "check.h"
-#include "clock.h"
+
+#include <tailrace/clock.h>
 
 static int64_t
 sim_now_ns(struct tr_clock *c)

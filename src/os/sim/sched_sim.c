@@ -9,11 +9,12 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <tailrace/clock.h>
+#include <tailrace/waker.h>
+
 #include "check.h"
-#include "clock.h"
 #include "prng.h"
 #include "thread.h"
-#include "waker.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define WITH_ASAN 1

@@ -10,8 +10,8 @@
  * JSON:  {"ts":"...","level":"info","component":"engine","msg":"...","pipeline":"orders"}
  * Lines are cut at 16 KiB by shortening values. Never a secret, never a row's values.
  */
-#ifndef TR_OSLOG_H
-#define TR_OSLOG_H
+#ifndef TAILRACE_OSLOG_H
+#define TAILRACE_OSLOG_H
 
 #include <stdarg.h>
 #include <stdatomic.h>

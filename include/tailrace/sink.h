@@ -48,13 +48,12 @@
  * Lease: a sink that is a database checks, in the same transaction as its rows, the lease token it was opened with, and
  * answers FENCED when a newer one has been seen.
  */
-#ifndef TR_SINK_H
-#define TR_SINK_H
+#ifndef TAILRACE_SINK_H
+#define TAILRACE_SINK_H
 
+#include <tailrace/batch.h>
 #include <tailrace/change.h>
 #include <tailrace/push.h>
-
-#include "batch.h"
 
 enum { /* capabilities, checked at start */
     TR_CAP_MULTI = 1u << 0,     /* many parts in one atomic write */

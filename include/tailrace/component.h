@@ -17,8 +17,8 @@
  *
  * tr_field is also what the top-level sections of the configuration are made of (config.h).
  */
-#ifndef TR_COMPONENT_H
-#define TR_COMPONENT_H
+#ifndef TAILRACE_COMPONENT_H
+#define TAILRACE_COMPONENT_H
 
 #include <stdbool.h>
 #include <stddef.h>

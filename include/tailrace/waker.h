@@ -10,8 +10,8 @@
  * from a wake what happened: after each wait, look at everything. tr_wait_many clears the waker when it fired, *before* it
  * returns, so what was published before a wake is seen by the look that follows.
  */
-#ifndef TR_WAKER_H
-#define TR_WAKER_H
+#ifndef TAILRACE_WAKER_H
+#define TAILRACE_WAKER_H
 
 #include <stdatomic.h>
 #include <stddef.h>

@@ -11,8 +11,8 @@
  *
  * Threads: one of libmicrohttpd's; the callbacks must be safe to call from it and must not wait for the data path.
  */
-#ifndef TR_ADMIN_H
-#define TR_ADMIN_H
+#ifndef TAILRACE_ADMIN_H
+#define TAILRACE_ADMIN_H
 
 #include <stdbool.h>
 

@@ -14,15 +14,14 @@
  *
  * The caller owns the pipeline object; new, start, stop, join, free are one thread's. status may be called from any thread.
  */
-#ifndef TR_PIPELINE_H
-#define TR_PIPELINE_H
+#ifndef TAILRACE_RUNTIME_H
+#define TAILRACE_RUNTIME_H
 
 #include <tailrace/push.h>
+#include <tailrace/sink.h>
+#include <tailrace/source.h>
 
-#include "sink.h"
-#include "source.h"
-
-struct tr_pipeline;
+struct tr_runtime;
 struct tr_metrics;
 
 struct tr_sink_tuning {
@@ -42,7 +41,7 @@ struct tr_sink_tuning {
     int64_t breaker_open_ns;
 };
 
-struct tr_pipeline_tuning {
+struct tr_runtime_tuning {
     uint32_t threads;
     uint32_t poll_max;             /* payloads per poll */
     uint64_t max_inflight_bytes;
@@ -56,9 +55,9 @@ struct tr_pipeline_tuning {
 };
 
 void tr_sink_tuning_default(struct tr_sink_tuning *t);
-void tr_pipeline_tuning_default(struct tr_pipeline_tuning *t);
+void tr_runtime_tuning_default(struct tr_runtime_tuning *t);
 
-struct tr_pipeline_sink {
+struct tr_runtime_sink {
     const char *name;
     struct tr_sink *sink;          /* borrowed; closed by its owner after the pipeline is freed */
     struct tr_sink_tuning tuning;
@@ -69,13 +68,13 @@ enum tr_reject_answer {
     TR_REJECT_DROP,  /* the owner has recorded the table as paused at `first`; write the batch without that part */
 };
 
-enum tr_pipeline_state { TR_PL_STARTING, TR_PL_RUNNING, TR_PL_DRAINING, TR_PL_STOPPED, TR_PL_FAILED };
+enum tr_runtime_state { TR_RT_STARTING, TR_RT_RUNNING, TR_RT_DRAINING, TR_RT_STOPPED, TR_RT_FAILED };
 
-struct tr_pipeline_def {
+struct tr_runtime_def {
     const char *name;
-    struct tr_pipeline_tuning tuning;
+    struct tr_runtime_tuning tuning;
     struct tr_source *source;      /* borrowed likewise */
-    const struct tr_pipeline_sink *sinks; /* copied */
+    const struct tr_runtime_sink *sinks; /* copied */
     uint32_t n_sinks;
     /* One chain per pipeline thread. outs[i] belongs to sinks[i] and lives as long as the chain. */
     int (*chain_new)(void *arg, uint32_t thread, struct tr_out **outs, uint32_t n_outs, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err);
@@ -89,8 +88,8 @@ struct tr_pipeline_def {
     struct tr_metrics *metrics;
 };
 
-struct tr_pipeline_status {
-    enum tr_pipeline_state state;
+struct tr_runtime_status {
+    enum tr_runtime_state state;
     struct tr_err error;             /* FAILED: why; else the last retryable trouble, rc 0 when there is none */
     int64_t error_since_us;
     int64_t error_since_ns;          /* of a trouble, monotonic */
@@ -105,12 +104,12 @@ struct tr_pipeline_status {
 
 /* Checks capabilities against tuning (REJECT names the setting) and the sizing rule (writes the arithmetic to ret_warning, which
  * may be NULL, and goes on). */
-int tr_pipeline_new(const struct tr_pipeline_def *def, struct tr_pipeline **ret, char *ret_warning, size_t warning_cap, struct tr_err *err);
-int tr_pipeline_start(struct tr_pipeline *p, struct tr_err *err);
-void tr_pipeline_stop(struct tr_pipeline *p); /* begins the drain; returns at once; any thread */
+int tr_runtime_new(const struct tr_runtime_def *def, struct tr_runtime **ret, char *ret_warning, size_t warning_cap, struct tr_err *err);
+int tr_runtime_start(struct tr_runtime *p, struct tr_err *err);
+void tr_runtime_stop(struct tr_runtime *p); /* begins the drain; returns at once; any thread */
 /* Waits until STOPPED or FAILED (true) or the deadline (false). */
-bool tr_pipeline_join(struct tr_pipeline *p, int64_t deadline_ns);
-void tr_pipeline_status(const struct tr_pipeline *p, struct tr_pipeline_status *ret);
-struct tr_pipeline *tr_pipeline_free(struct tr_pipeline *p);
+bool tr_runtime_join(struct tr_runtime *p, int64_t deadline_ns);
+void tr_runtime_status(const struct tr_runtime *p, struct tr_runtime_status *ret);
+struct tr_runtime *tr_runtime_free(struct tr_runtime *p);
 
 #endif

@@ -5,18 +5,24 @@
  * is *frozen*: from sealing to its end its bytes, parts, spans and tokens do not change, whatever happens to it. Only a
  * REJECT that proves nothing was applied lets the engine make new, smaller batches out of it.
  */
-#ifndef TR_BATCH_H
-#define TR_BATCH_H
+#ifndef TAILRACE_BATCH_H
+#define TAILRACE_BATCH_H
 
-#include "ack.h"
-#include "seg.h"
+#include <stdbool.h>
 
+#include <tailrace/buf.h>
+
+struct tr_seg;    /* the engine's: bytes that count against the in-flight budget */
 struct tr_target; /* defined by the sink; see sink.h */
 
 struct tr_chunk {
+    struct tr_slice bytes; /* what the encoder appended */
+    uint32_t rows;
     struct tr_seg *seg;
-    uint32_t off, len, rows;
 };
+
+/* For `complete` only: the chunk gets the bytes of *b, and *b those it had. */
+void tr_chunk_swap(const struct tr_chunk *c, struct tr_buf *b);
 
 /* Which positions of which lane are inside. */
 struct tr_span {
@@ -40,7 +46,6 @@ struct tr_sealed {
     uint64_t rows, bytes;
     bool tx_end;        /* ends at a source transaction boundary */
     int64_t oldest_ns;  /* monotonic time at which its first row was put */
-    struct tr_ackset acks;
 };
 
 #endif

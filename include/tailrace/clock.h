@@ -9,8 +9,8 @@
  * Waits in the kernel (tr_cond_wait_until, tr_wait_many) measure against the real CLOCK_MONOTONIC; the simulator
  * runs no threads and never waits.
  */
-#ifndef TR_CLOCK_H
-#define TR_CLOCK_H
+#ifndef TAILRACE_CLOCK_H
+#define TAILRACE_CLOCK_H
 
 #include <stdint.h>
 

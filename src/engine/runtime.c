@@ -3,9 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <tailrace/oslog.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "oslog.h"
 #include "random.h"
 #include "text.h"
 
@@ -30,9 +31,9 @@ void tr_sink_tuning_default(struct tr_sink_tuning *t)
                                  .breaker_open_ns = 5 * TR_NS_PER_S};
 }
 
-void tr_pipeline_tuning_default(struct tr_pipeline_tuning *t)
+void tr_runtime_tuning_default(struct tr_runtime_tuning *t)
 {
-    *t = (struct tr_pipeline_tuning){.threads = 1,
+    *t = (struct tr_runtime_tuning){.threads = 1,
                                      .poll_max = 1024,
                                      .max_inflight_bytes = UINT64_C(256) << 20,
                                      .high_ratio = 0.8,
@@ -45,7 +46,7 @@ void tr_pipeline_tuning_default(struct tr_pipeline_tuning *t)
 
 /* ---- troubles and failure -------------------------------------------------------------------------------------------- */
 
-void tr_pl_fail(struct tr_pipeline *p, const struct tr_err *err)
+void tr_pl_fail(struct tr_runtime *p, const struct tr_err *err)
 {
     tr_mutex_lock(&p->lock);
     /* What goes wrong in a teardown is its consequence. */
@@ -61,7 +62,7 @@ void tr_pl_fail(struct tr_pipeline *p, const struct tr_err *err)
     tr_waker_wake(&p->waker);
 }
 
-void tr_pl_trouble(struct tr_pipeline *p, struct tr_trouble *t, const struct tr_err *err)
+void tr_pl_trouble(struct tr_runtime *p, struct tr_trouble *t, const struct tr_err *err)
 {
     tr_mutex_lock(&p->lock);
     t->err = *err;
@@ -77,7 +78,7 @@ void tr_pl_trouble(struct tr_pipeline *p, struct tr_trouble *t, const struct tr_
 }
 
 /* True when that was the last of them. */
-static bool take_out(struct tr_pipeline *p, struct tr_trouble *t, char ret_lasted[TR_OSLOG_LASTED_CHARS])
+static bool take_out(struct tr_runtime *p, struct tr_trouble *t, char ret_lasted[TR_OSLOG_LASTED_CHARS])
 {
     tr_mutex_lock(&p->lock);
     t->set = false;
@@ -87,21 +88,21 @@ static bool take_out(struct tr_pipeline *p, struct tr_trouble *t, char ret_laste
     return over;
 }
 
-void tr_pl_well(struct tr_pipeline *p, struct tr_trouble *t)
+void tr_pl_well(struct tr_runtime *p, struct tr_trouble *t)
 {
     char lasted[TR_OSLOG_LASTED_CHARS];
     if (t->set && take_out(p, t, lasted))
         tr_oslog_fields(TR_OSLOG_INFO, "engine", TR_OSLOG_F({"pipeline", p->name}, {"who", t->with->who}, {"was", t->err.msg}), "well again after %s", lasted);
 }
 
-void tr_pl_forget(struct tr_pipeline *p, struct tr_trouble *t)
+void tr_pl_forget(struct tr_runtime *p, struct tr_trouble *t)
 {
     char lasted[TR_OSLOG_LASTED_CHARS];
     if (t->set)
         take_out(p, t, lasted);
 }
 
-void tr_pl_wake_workers(struct tr_pipeline *p)
+void tr_pl_wake_workers(struct tr_runtime *p)
 {
     for (uint32_t i = 0; i < p->def.tuning.threads; i++)
         tr_waker_wake(&p->workers[i].waker);
@@ -114,7 +115,7 @@ static void on_low(void *arg)
 
 static void on_acks(void *arg)
 {
-    struct tr_pipeline *p = arg;
+    struct tr_runtime *p = arg;
     tr_waker_wake(&p->waker);
 }
 
@@ -122,7 +123,7 @@ static void on_acks(void *arg)
 
 #define REFUSE(...) return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, __VA_ARGS__)
 
-static int check_sink(const struct tr_pipeline_def *d, const struct tr_pipeline_sink *s, struct tr_err *err)
+static int check_sink(const struct tr_runtime_def *d, const struct tr_runtime_sink *s, struct tr_err *err)
 {
     const struct tr_sink_tuning *t = &s->tuning;
     uint32_t caps = s->sink->caps;
@@ -149,9 +150,9 @@ static int check_sink(const struct tr_pipeline_def *d, const struct tr_pipeline_
     return TR_OK;
 }
 
-static int check(const struct tr_pipeline_def *d, struct tr_err *err)
+static int check(const struct tr_runtime_def *d, struct tr_err *err)
 {
-    const struct tr_pipeline_tuning *t = &d->tuning;
+    const struct tr_runtime_tuning *t = &d->tuning;
     if (!d->name || !*d->name || !d->source || !d->chain_new || d->n_sinks == 0)
         REFUSE("a pipeline needs a name, a source, a chain and at least one sink");
     if (t->threads == 0 || t->threads > 1024)
@@ -181,7 +182,7 @@ static uint32_t allowed_inflight(const struct tr_sink *s, const struct tr_sink_t
     return boundary || !free_order ? 1 : t->inflight;
 }
 
-static void sizing_rule(const struct tr_pipeline *p, char *ret, size_t cap)
+static void sizing_rule(const struct tr_runtime *p, char *ret, size_t cap)
 {
     uint64_t need = 0;
     char a[TR_SIZE_CHARS], b[TR_SIZE_CHARS], c[TR_SIZE_CHARS], d[TR_SIZE_CHARS], terms[256] = "";
@@ -226,7 +227,7 @@ static struct tr_cell *cell(struct tr_metrics *reg, const char *name, const char
     return f && tr_family_cell(f, l, n, &c, NULL) >= 0 ? c : NULL;
 }
 
-static void make_metrics(struct tr_pipeline *p)
+static void make_metrics(struct tr_runtime *p)
 {
     struct tr_metrics *r = p->def.metrics;
     struct tr_label l[2] = {{"pipeline", p->name}};
@@ -255,7 +256,7 @@ static void make_metrics(struct tr_pipeline *p)
 
 /* ---- new, start, free ------------------------------------------------------------------------------------------------ */
 
-static int make_sink(struct tr_pipeline *p, uint32_t i, const struct tr_pipeline_sink *d, struct tr_err *err)
+static int make_sink(struct tr_runtime *p, uint32_t i, const struct tr_runtime_sink *d, struct tr_err *err)
 {
     struct tr_sink_rt *k = &p->sinks[i];
     k->p = p;
@@ -291,7 +292,7 @@ static int make_sink(struct tr_pipeline *p, uint32_t i, const struct tr_pipeline
     return TR_OK;
 }
 
-static int make_worker(struct tr_pipeline *p, uint32_t i, struct tr_err *err)
+static int make_worker(struct tr_runtime *p, uint32_t i, struct tr_err *err)
 {
     struct tr_worker *w = &p->workers[i];
     w->p = p;
@@ -310,7 +311,7 @@ static int make_worker(struct tr_pipeline *p, uint32_t i, struct tr_err *err)
     return tr_waker_init(&w->waker, err);
 }
 
-static int make_parts(struct tr_pipeline *p, const struct tr_pipeline_def *d, struct tr_err *err)
+static int make_parts(struct tr_runtime *p, const struct tr_runtime_def *d, struct tr_err *err)
 {
     int rc = tr_waker_init(&p->waker, err);
     if (rc < 0)
@@ -334,14 +335,14 @@ static int make_parts(struct tr_pipeline *p, const struct tr_pipeline_def *d, st
     return TR_OK;
 }
 
-int tr_pipeline_new(const struct tr_pipeline_def *def, struct tr_pipeline **ret, char *ret_warning, size_t warning_cap, struct tr_err *err)
+int tr_runtime_new(const struct tr_runtime_def *def, struct tr_runtime **ret, char *ret_warning, size_t warning_cap, struct tr_err *err)
 {
     if (ret_warning && warning_cap)
         ret_warning[0] = '\0';
     int rc = check(def, err);
     if (rc < 0)
         return rc;
-    struct tr_pipeline *p = tr_calloc(1, sizeof *p);
+    struct tr_runtime *p = tr_calloc(1, sizeof *p);
     if (!p)
         return tr_err_set(err, TR_NOMEM, TR_DOM_ENGINE, "no memory for pipeline %s", def->name);
     snprintf(p->name, sizeof p->name, "%s", def->name);
@@ -365,7 +366,7 @@ int tr_pipeline_new(const struct tr_pipeline_def *def, struct tr_pipeline **ret,
     tr_ckpt_init(&p->ckpt, TR_POLLS_MAX, def->tuning.commit_interval_ns, def->tuning.commit_eagerly, tr_now_ns());
     rc = make_parts(p, def, err);
     if (rc < 0) {
-        tr_pipeline_free(p);
+        tr_runtime_free(p);
         return rc;
     }
     make_metrics(p);
@@ -375,7 +376,7 @@ int tr_pipeline_new(const struct tr_pipeline_def *def, struct tr_pipeline **ret,
     return TR_OK;
 }
 
-static int start_threads(struct tr_pipeline *p, struct tr_err *err)
+static int start_threads(struct tr_runtime *p, struct tr_err *err)
 {
     char name[32];
     int rc;
@@ -397,11 +398,11 @@ static int start_threads(struct tr_pipeline *p, struct tr_err *err)
         if ((rc = tr_thread_start(&p->workers[i].thread, name, tr_worker_main, &p->workers[i], err)) < 0)
             return rc;
     }
-    atomic_store(&p->state, TR_PL_RUNNING);
+    atomic_store(&p->state, TR_RT_RUNNING);
     return tr_thread_start(&p->thread, "tr-control", tr_controller_main, p, err);
 }
 
-int tr_pipeline_start(struct tr_pipeline *p, struct tr_err *err)
+int tr_runtime_start(struct tr_runtime *p, struct tr_err *err)
 {
     TR_ASSERT(!p->started);
     for (uint32_t i = 0; i < p->def.tuning.threads; i++) {
@@ -416,20 +417,20 @@ int tr_pipeline_start(struct tr_pipeline *p, struct tr_err *err)
     int rc = start_threads(p, err);
     if (rc < 0) {
         atomic_store(&p->abort, true);
-        atomic_store(&p->state, TR_PL_FAILED);
+        atomic_store(&p->state, TR_RT_FAILED);
         tr_pl_end_threads(p);
         p->over = true;
     }
     return rc;
 }
 
-void tr_pipeline_stop(struct tr_pipeline *p)
+void tr_runtime_stop(struct tr_runtime *p)
 {
     atomic_store(&p->stop, true);
     tr_waker_wake(&p->waker);
 }
 
-bool tr_pipeline_join(struct tr_pipeline *p, int64_t deadline_ns)
+bool tr_runtime_join(struct tr_runtime *p, int64_t deadline_ns)
 {
     tr_mutex_lock(&p->lock);
     bool in_time = true;
@@ -440,11 +441,11 @@ bool tr_pipeline_join(struct tr_pipeline *p, int64_t deadline_ns)
     return over;
 }
 
-void tr_pipeline_status(const struct tr_pipeline *cp, struct tr_pipeline_status *ret)
+void tr_runtime_status(const struct tr_runtime *cp, struct tr_runtime_status *ret)
 {
-    struct tr_pipeline *p = (struct tr_pipeline *)(uintptr_t)cp; /* the lock is not part of what is promised const */
-    *ret = (struct tr_pipeline_status){
-        .state = (enum tr_pipeline_state)atomic_load(&p->state),
+    struct tr_runtime *p = (struct tr_runtime *)(uintptr_t)cp; /* the lock is not part of what is promised const */
+    *ret = (struct tr_runtime_status){
+        .state = (enum tr_runtime_state)atomic_load(&p->state),
         .rows_out = atomic_load(&p->rows_out),
         .bytes_out = atomic_load(&p->bytes_out),
         .batches = atomic_load(&p->batches),
@@ -508,16 +509,16 @@ static void free_worker(struct tr_worker *w)
     tr_mutex_done(&w->lock);
 }
 
-struct tr_pipeline *tr_pipeline_free(struct tr_pipeline *p)
+struct tr_runtime *tr_runtime_free(struct tr_runtime *p)
 {
     if (!p)
         return NULL;
     if (p->thread) {
         struct tr_err err;
-        if (!tr_pipeline_join(p, 0)) { /* not stopped: torn down at once; everything comes again */
+        if (!tr_runtime_join(p, 0)) { /* not stopped: torn down at once; everything comes again */
             tr_err_set(&err, TR_RETRY, TR_DOM_ENGINE, "pipeline %s was freed while it was running", p->name);
             tr_pl_fail(p, &err);
-            tr_pipeline_join(p, INT64_MAX);
+            tr_runtime_join(p, INT64_MAX);
         }
         p->thread = tr_thread_join(p->thread);
     }

@@ -13,11 +13,11 @@
  * higher version (as MONOTONIC promises; without that capability the later row wins); TRUNCATE makes a tombstone of every row below its version. A write consults the script: one outcome per
  * write, in order; without script it succeeds.
  */
-#ifndef TR_MEMORY_H
-#define TR_MEMORY_H
+#ifndef TAILRACE_MEMORY_H
+#define TAILRACE_MEMORY_H
 
-#include "sink.h"
-#include "source.h"
+#include <tailrace/sink.h>
+#include <tailrace/source.h>
 
 /* ---- source --------------------------------------------------------------------------------------------------------- */
 

@@ -36,17 +36,15 @@
  *               store write first; then it happens here. Watermarks never go back within an epoch.
  *   close       frees everything; lanes are closed before it. A revoke during close is answered inline.
  */
-#ifndef TR_SOURCE_H
-#define TR_SOURCE_H
+#ifndef TAILRACE_SOURCE_H
+#define TAILRACE_SOURCE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include <tailrace/err.h>
 #include <tailrace/payload.h>
-
-#include "ack.h"
-#include "waker.h"
+#include <tailrace/waker.h>
 
 struct tr_lane;
 struct tr_source;

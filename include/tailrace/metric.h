@@ -12,8 +12,8 @@
  * Counting accepts a NULL cell and does nothing, so that tests and tools need no registry.
  * Format: Prometheus text exposition 0.0.4, https://prometheus.io/docs/instrumenting/exposition_formats/
  */
-#ifndef TR_METRIC_H
-#define TR_METRIC_H
+#ifndef TAILRACE_METRIC_H
+#define TAILRACE_METRIC_H
 
 #include <stdatomic.h>
 #include <stdint.h>
