@@ -45,7 +45,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         token = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query).get("insert_deduplication_token")
         with open(mode_file) as f:
-            mode = f.read().split()[0] if token else "pass"
+            mode = (f.read().split() or ["pass"])[0] if token else "pass"
         if token:
             with open(log_file, "a") as f:
                 f.write(f"{mode} {token[0]}\n")

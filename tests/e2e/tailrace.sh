@@ -10,7 +10,7 @@
 #   tt_live public.t public.u                         # waits until both mirrors have them live
 #   tt_equal public.t public.u                        # a marker row, the wait for it in both mirrors, compare.py
 #
-# With a ClickHouse server of clickhouse.sh, TT_CH=its name: a third mirror, sink `ch`, in its database `shop`.
+# With a ClickHouse server of clickhouse.sh, TT_CH=its name: a third mirror, sink `ch`, in its database `shop`. With several, 'a b': its shards.
 #
 # Variables before tt_config: TT_SOURCE (more lines of the source section), TT_LITE, TT_PG, TT_CLICKHOUSE (more of each sink's), TT_CH_URLS (for those of TT_CH), TT_HEARTBEAT, TT_COMMIT, TT_ENGINE
 # (more of the engine's, as "key: value").
@@ -54,7 +54,11 @@ tt_lite() { sqlite3 -bail -cmd '.timeout 10000' "$TT_LITE_FILE" "$@"; }
 
 tt_clickhouse_sink() {
     [ -n "${TT_CH:-}" ] || return 0
-    printf '  - {name: ch, type: clickhouse, urls: [%s], database: shop%s}\n' "${TT_CH_URLS:-$(tr_get CH_URL "$TT_CH")}" "${TT_CLICKHOUSE:+, $TT_CLICKHOUSE}"
+    local name urls=
+    for name in $TT_CH; do
+        urls+=${urls:+, }$(tr_get CH_URL "$name")
+    done
+    printf '  - {name: ch, type: clickhouse, urls: [%s], database: shop%s}\n' "${TT_CH_URLS:-$urls}" "${TT_CLICKHOUSE:+, $TT_CLICKHOUSE}"
 }
 
 tt_config() {
@@ -170,21 +174,32 @@ tt_live() {
     }
 }
 
+# tt_ch SQL: of all shards, one answer after the other.
+tt_ch() {
+    local name
+    for name in $TT_CH; do
+        tr_ch "$name" "$1" || return
+    done
+}
+
 # A last change, by which both mirrors can be seen to have arrived: mirrors are consistent, so what came before it is there too.
 tt_mark() {
     TT_MARK=$((TT_MARK + 1))
     tt_sql 'set synchronous_commit = local' "insert into marker values ($TT_MARK)"
     tr_wait_until "${TT_WAIT:-40}" "[ \"\$(tt_lite 'select count(*) from marker_live where id = $TT_MARK' 2>/dev/null)\" = 1 ]" || tr_fail 'the SQLite mirror has not arrived'
     tr_wait_until "${TT_WAIT:-40}" "[ \"\$(tt_mirror 'select count(*) from marker_live where id = $TT_MARK' 2>/dev/null)\" = 1 ]" || tr_fail 'the PostgreSQL mirror has not arrived'
-    [ -z "${TT_CH:-}" ] || tr_wait_until "${TT_WAIT:-40}" "[ \"\$(tr_ch $TT_CH 'select count() from shop.marker_live where id = $TT_MARK' 2>/dev/null)\" = 1 ]" || tr_fail 'the ClickHouse mirror has not arrived'
+    [ -z "${TT_CH:-}" ] || tr_wait_until "${TT_WAIT:-40}" "[ \"\$(tt_ch 'select id from shop.marker_live where id = $TT_MARK' 2>/dev/null)\" = $TT_MARK ]" || tr_fail 'the ClickHouse mirror has not arrived'
 }
 
 # tt_equal [--hard TABLE,...] TABLE...
 tt_equal() {
     tt_mark
-    local compare=(python3 "$TR_E2E_DIR/compare.py" --source "$TT_SHOP")
+    local name compare=(python3 "$TR_E2E_DIR/compare.py" --source "$TT_SHOP")
     if [ -n "${TT_CH:-}" ]; then # its tables arrive each for itself
-        compare+=(--clickhouse "$(tr_get CH_URL "$TT_CH")" --database shop)
+        for name in $TT_CH; do
+            compare+=(--clickhouse "$(tr_get CH_URL "$name")")
+        done
+        compare+=(--database shop)
         tr_wait_until "${TT_WAIT:-40}" '"${compare[@]}" '"$*"' >"$TR_TMP/compare" 2>&1' || cat "$TR_TMP/compare" >&2
     fi
     "${compare[@]}" --sqlite "$TT_LITE_FILE" --postgres "$TT_MIRROR" "$@" public.marker >&2 || {

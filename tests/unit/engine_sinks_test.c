@@ -539,7 +539,7 @@ static void test_a_row_that_another_shard_knows_is_refused_by_name(void **state)
     kit_row(&k, 0, 1, 1, 1, "x");
     move_key(&k, 2, "1", 200, false, true);
     assign(&k);
-    assert_true(tr_pipeline_join(k.p, tr_now_ns() + 10 * SEC));
+    assert_true(tr_runtime_join(k.p, tr_now_ns() + 10 * SEC));
     assert_int_equal(kit_status(&k).error.rc, TR_REJECT);
     assert_non_null(strstr(kit_status(&k).error.msg, "table public.t1"));
     assert_non_null(strstr(kit_status(&k).error.msg, "column note"));
@@ -564,7 +564,7 @@ static void test_each_shard_has_its_endpoints(void **state)
     (void)state;
     kit_init(&k, 1, &d);
     tr_mem_sink_spi(k.sink[0])->shard_endpoints = (const uint32_t[]){1, 3};
-    assert_int_equal(tr_pipeline_new(&k.def, &k.p, k.warning, sizeof k.warning, &err), TR_REJECT);
+    assert_int_equal(tr_runtime_new(&k.def, &k.p, k.warning, sizeof k.warning, &err), TR_REJECT);
     assert_non_null(strstr(err.msg, "shard 1 has 3 endpoints"));
     tr_mem_sink_spi(k.sink[0])->shard_endpoints = endpoints;
     k.def.tuning.commit_eagerly = true;

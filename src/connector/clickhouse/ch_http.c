@@ -142,15 +142,5 @@ int tr_ch_say(struct ch_sink *s, const char *sql, const char *params, bool data,
     struct tr_slice body = tr_slice_str(sql);
     struct ch_query q = {.params = params, .body = &body, .n_body = 1, .content_type = "text/plain", .data = data, .answer_max = 64 << 20};
     int rc = s->http ? TR_OK : tr_ch_session(s, &s->http, err);
-    for (uint32_t i = 0; i < s->sql.sink.n_endpoints && rc >= 0; i++) {
-        size_t from = out->n;
-        rc = tr_ch_ask(s, s->http, &s->endpoints[s->at], &q, deadline_ns, out, err);
-        if (rc != TR_RETRY)
-            return rc;
-        out->n = from;
-        s->at = (s->at + 1) % s->sql.sink.n_endpoints;
-        if (i + 1 < s->sql.sink.n_endpoints)
-            rc = TR_OK;
-    }
-    return rc;
+    return rc >= 0 ? tr_ch_ask(s, s->http, &s->endpoints[s->at], &q, deadline_ns, out, err) : rc;
 }

@@ -28,6 +28,7 @@ enum { PARTS_FREE = 60, GAP_PER_PART_MS = 5, GAP_MAX_MS = 1000 };
 struct ch_writer {
     struct tr_writer writer;
     struct ch_sink *sink;
+    uint32_t shard;
     struct tr_httpc *http;
     struct ch_completer *completer;
     struct tr_slice *slices;   /* of one INSERT: statement, header, rows */
@@ -285,24 +286,74 @@ static int check_lease(struct ch_writer *w, const struct tr_endpoint *ep, int64_
     return rc < 0 ? no_memory(w, err) : ask(w, ep, &q, deadline_ns, err);
 }
 
+static struct tr_endpoint *replica(const struct ch_writer *w, uint32_t i)
+{
+    const struct tr_sink *sink = &w->sink->sql.sink;
+    return sink->endpoints[w->shard * sink->n_endpoints + i % sink->shard_endpoints[w->shard]];
+}
+
+static uint64_t bit_of(const struct ch_writer *w, const struct tr_endpoint *ep)
+{
+    return UINT64_C(1) << (ep - w->sink->endpoints);
+}
+
+/* A table that this server was not seen with may be another there, or none. STALE has it looked at; one that is away is looked at when it answers. */
+static int check_bound(const struct ch_writer *w, const struct tr_endpoint *ep, const struct tr_sealed *b, struct tr_err *err)
+{
+    for (uint32_t i = 0; i < b->n_parts; i++) {
+        if (atomic_load(&tr_ch_table_of(b->parts[i].target)->bound) & bit_of(w, ep))
+            continue;
+        int rc = atomic_load(&ep->away) ? TR_RETRY : TR_STALE;
+        tr_err_set(err, rc, TR_DOM_SINK, "%s: %s was away when table %s was looked at, and waits for that", w->sink->sql.what, ep->url, tr_sqltarget_of(b->parts[i].target)->name);
+        if (err) {
+            err->code = i;
+            err->blame = rc == TR_STALE ? TR_BLAME_TARGET : TR_BLAME_ENDPOINT;
+        }
+        return rc;
+    }
+    return TR_OK;
+}
+
+/* Asks where the shard's last batch was acknowledged; if that one does not answer, or has not the table, the next. */
 static int complete_batch(struct tr_writer *tw, struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
 {
     struct ch_writer *w = of(tw);
-    int rc = tr_ch_complete(w->completer, w->http, &w->sink->endpoints[atomic_load(&w->sink->acked)], b, deadline_ns, err);
-    if (rc == TR_RETRY) /* another endpoint may be there for it; that all of them hold the same is what the option asks for */
-        atomic_store(&w->sink->acked, (atomic_load(&w->sink->acked) + 1) % w->sink->sql.sink.n_endpoints);
+    _Atomic(uint32_t) *acked = &w->sink->acked[w->shard];
+    uint32_t n = w->sink->sql.sink.shard_endpoints[w->shard], first = atomic_load(acked);
+    const struct tr_endpoint *ep = replica(w, first);
+    int rc = check_bound(w, ep, b, err);
+    for (uint32_t i = 1; i < n && rc < 0; i++) {
+        ep = replica(w, first + i);
+        rc = check_bound(w, ep, b, err);
+    }
+    if (rc < 0)
+        return rc;
+    rc = tr_ch_complete(w->completer, w->http, ep, b, deadline_ns, err);
+    if (rc == TR_RETRY)
+        atomic_store(acked, (first + 1) % n);
     return rc == TR_REJECT ? TR_RETRY : rc; /* it was a question, and says nothing of the rows */
+}
+
+static int write_parts(struct ch_writer *w, struct tr_endpoint *ep, const struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
+{
+    int rc = check_bound(w, ep, b, err);
+    for (uint32_t i = 0; i < b->n_parts && rc >= 0; i++) {
+        rc = write_part(w, ep, &b->parts[i], deadline_ns, err);
+        if (rc == TR_STALE)
+            atomic_fetch_and(&tr_ch_table_of(b->parts[i].target)->bound, ~bit_of(w, ep));
+        if ((rc == TR_REJECT || rc == TR_STALE) && err)
+            err->code = i;
+    }
+    return rc;
 }
 
 static int write_batch(struct tr_writer *tw, struct tr_endpoint *ep, const struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
 {
     struct ch_writer *w = of(tw);
-    if (!ep)
-        ep = &w->sink->endpoints[0];
     atomic_store(&w->interrupted, false);
     int rc = check_lease(w, ep, deadline_ns, err);
     if (rc == TR_STALE || rc == TR_REJECT) { /* its table is gone, or no such: nothing of the rows' table */
-        atomic_store(&w->sink->known, false);
+        atomic_store(&ep->known, false);
         rc = TR_RETRY;
         if (err) {
             err->rc = rc;
@@ -310,13 +361,11 @@ static int write_batch(struct tr_writer *tw, struct tr_endpoint *ep, const struc
         }
         return rc;
     }
-    for (uint32_t i = 0; i < b->n_parts && rc >= 0; i++) {
-        rc = write_part(w, ep, &b->parts[i], deadline_ns, err);
-        if ((rc == TR_REJECT || rc == TR_STALE) && err)
-            err->code = i;
-    }
     if (rc >= 0)
-        atomic_store(&w->sink->acked, (uint32_t)(ep - w->sink->endpoints));
+        rc = write_parts(w, ep, b, deadline_ns, err);
+    for (uint32_t i = 0; rc >= 0 && i < w->sink->sql.sink.shard_endpoints[w->shard]; i++)
+        if (replica(w, i) == ep)
+            atomic_store(&w->sink->acked[w->shard], i);
     return rc < 0 ? rc : TR_OK;
 }
 
@@ -342,13 +391,14 @@ static void free_writer(struct tr_writer *tw)
 
 static const struct tr_writer_ops ops = {.complete = complete_batch, .write = write_batch, .interrupt = interrupt, .free = free_writer};
 
-int tr_ch_writer_new(struct ch_sink *s, struct tr_writer **ret, struct tr_err *err)
+int tr_ch_writer_new(struct ch_sink *s, uint32_t shard, struct tr_writer **ret, struct tr_err *err)
 {
     struct ch_writer *w = tr_calloc(1, sizeof *w);
     if (!w)
         return tr_err_set(err, TR_NOMEM, TR_DOM_SINK, "no memory for a writer");
     w->writer.ops = &ops;
     w->sink = s;
+    w->shard = shard;
     w->completer = tr_ch_completer_new(s);
     int rc = w->completer ? tr_ch_session(s, &w->http, err) : no_memory(w, err);
     if (rc < 0) {
