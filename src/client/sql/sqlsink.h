@@ -59,6 +59,9 @@ static inline const struct tr_sqltarget *tr_sqltarget_of(const struct tr_target 
 /* The mirror's name for a table of the source; one_ns as tr_sqlsink.ns. */
 void tr_sqlsink_name(const char *one_ns, const char *ns, const char *name, char out[TR_SQL_NAME_MAX + 1]);
 
+/* The name of the table that a variant is kept in. */
+void tr_sqlsink_place(const struct tr_sqlsink *s, const struct tr_schema *schema, enum tr_target_variant v, char out[TR_SQL_NAME_MAX + 1]);
+
 /* Members of tr_sink_ops. */
 int tr_sqlsink_bind(struct tr_sink *s, const struct tr_schema *schema, enum tr_target_variant v, uint64_t snapshot_id, int64_t deadline_ns, struct tr_target **ret,
                     struct tr_err *err);

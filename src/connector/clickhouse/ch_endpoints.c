@@ -207,7 +207,8 @@ struct job {
     enum tr_target_variant variant;
     uint64_t snapshot_id;
     struct tr_target **ret;
-    uint64_t ids[CH_ENDPOINTS_MAX]; /* of the mirror at each; 0: none, or it did not answer */
+    uint64_t ids[CH_ENDPOINTS_MAX], newest; /* builds: of the mirror at each (0: none, or it did not answer), and what all should be */
+    char uuids[CH_ENDPOINTS_MAX][40]; /* per shard: of the table, where one was asked for it */
 };
 
 typedef int (*job_fn)(struct ch_sink *s, struct job *j, int64_t deadline_ns, struct tr_err *err);
@@ -279,16 +280,51 @@ static int carry_on(struct ch_sink *s, const struct job *j, uint64_t id, int64_t
     return rc == TR_REJECT ? TR_OK : rc; /* it is not: whoever needs it says so */
 }
 
+/* uuid and engine of a table of ours at the server we are at, "" where there is no such table. */
+static int ask_table(struct ch_sink *s, const char *name, int64_t deadline_ns, struct tr_buf *ret, struct tr_err *err)
+{
+    struct tr_buf q = {0};
+    bool ok = tr_buf_append_str(&q, "SELECT concat(toString(uuid), ' ', engine) FROM system.tables WHERE database = ") >= 0 && tr_ch_literal(tr_slice_str(s->sql.meta_ns), &q) >= 0 &&
+              tr_buf_append_str(&q, " AND name = ") >= 0 && tr_ch_literal(tr_slice_str(name), &q) >= 0 && tr_buf_append_str(&q, " FORMAT TSVRaw") >= 0 && tr_buf_cstr(&q);
+    int rc = ok ? tr_ch_say(s, tr_buf_cstr(&q), "", true, deadline_ns, ret, err) : no_memory(s, err);
+    tr_buf_done(&q);
+    return rc >= 0 && !tr_buf_cstr(ret) ? no_memory(s, err) : rc;
+}
+
+/* Replicas that are servers of their own, with a table each, would each have a part of the rows. Those that share it call it by one UUID. */
+static int check_shared(struct ch_sink *s, struct job *j, const char *name, int64_t deadline_ns, struct tr_err *err)
+{
+    static const char none[] = "00000000-";
+    struct tr_buf here_is = {0};
+    struct tr_endpoint *ep = here(s);
+    char *uuid = j->uuids[ep->shard];
+    if (s->per_shard[ep->shard] == 1 || !(s->sql.dialect & TR_CLICKHOUSE_TODAY))
+        return TR_OK;
+    int rc = ask_table(s, name, deadline_ns, &here_is, err);
+    const char *is = rc >= 0 ? tr_buf_cstr(&here_is) : "", *engine = strchr(is, ' ');
+    if (engine && strncmp(is, none, sizeof none - 1) != 0 && strncmp(engine, " Replicated", 11) != 0) {
+        if (*uuid && strncmp(uuid, is, 36) != 0)
+            rc = tr_err_set(err, TR_REJECT, TR_DOM_SINK,
+                            "%s: table %s at %s is not the one that another replica of shard %u has: name replicas only where they share their tables, and make other servers shards of their own (an item of urls each)",
+                            s->sql.what, name, ep->url, ep->shard + 1);
+        else
+            snprintf(uuid, sizeof j->uuids[0], "%.36s", is);
+    }
+    tr_buf_done(&here_is);
+    return rc;
+}
+
 static int bind_here(struct ch_sink *s, struct job *j, int64_t deadline_ns, struct tr_err *err)
 {
+    char name[TR_SQL_NAME_MAX + 1];
     int rc = TR_OK;
-    if (j->variant == TR_TARGET_MIRROR && j->snapshot_id && s->n_endpoints > 1) {
-        rc = look(s, j, deadline_ns, err);
-        if (rc >= 0 && j->ids[s->at] != j->snapshot_id)
-            rc = carry_on(s, j, j->snapshot_id, deadline_ns, err);
-    }
+    if (j->newest && j->ids[s->at] != j->newest)
+        rc = carry_on(s, j, j->newest, deadline_ns, err);
+    tr_sqlsink_place(&s->sql, j->schema, j->variant, name);
     if (rc >= 0)
         rc = tr_sqlsink_bind(&s->sql.sink, j->schema, j->variant, j->snapshot_id, deadline_ns, j->ret, err);
+    if (rc >= 0)
+        rc = check_shared(s, j, name, deadline_ns, err);
     if (rc < 0)
         return rc;
     struct tr_sqltarget *t = tr_container_of(*j->ret, struct tr_sqltarget, target);
@@ -305,25 +341,28 @@ static int bind_here(struct ch_sink *s, struct job *j, int64_t deadline_ns, stru
 int tr_ch_bind(struct ch_sink *s, const struct tr_schema *schema, enum tr_target_variant v, uint64_t snapshot_id, int64_t deadline_ns, struct tr_target **ret, struct tr_err *err)
 {
     struct job j = {.schema = schema, .variant = v, .snapshot_id = snapshot_id, .ret = ret};
-    return at_each(s, bind_here, &j, deadline_ns, err);
+    int rc = v == TR_TARGET_MIRROR && s->n_endpoints > 1 ? at_each(s, look, &j, deadline_ns, err) : TR_OK;
+    for (uint32_t i = 0; i < s->n_endpoints; i++)
+        j.newest = TR_MAX(j.newest, j.ids[i]);
+    return rc >= 0 ? at_each(s, bind_here, &j, deadline_ns, err) : rc;
 }
 
 int tr_ch_built(struct ch_sink *s, const struct tr_schema *schema, int64_t deadline_ns, uint64_t *ret, struct tr_err *err)
 {
     struct job j = {.schema = schema};
-    uint64_t newest = 0, agree = UINT64_MAX;
+    uint64_t agree = UINT64_MAX;
     int rc = at_each(s, look, &j, deadline_ns, err);
     for (uint32_t i = 0; i < s->n_endpoints; i++)
-        newest = TR_MAX(newest, j.ids[i]);
+        j.newest = TR_MAX(j.newest, j.ids[i]);
     for (s->at = 0; s->at < s->n_endpoints && rc >= 0; s->at++) {
         if (atomic_load(&here(s)->away))
             continue;
-        if (j.ids[s->at] != newest && (rc = carry_on(s, &j, newest, deadline_ns, err)) >= 0)
+        if (j.ids[s->at] != j.newest && (rc = carry_on(s, &j, j.newest, deadline_ns, err)) >= 0)
             rc = look(s, &j, deadline_ns, err);
-        agree &= j.ids[s->at] == newest ? UINT64_MAX : 0;
+        agree &= j.ids[s->at] == j.newest ? UINT64_MAX : 0;
     }
     s->at = 0;
-    *ret = newest & agree;
+    *ret = j.newest & agree;
     return rc;
 }
 
