@@ -89,11 +89,11 @@ int main(void)
     const char *const replicas[] = {twice}, *const one[] = {url}, *const shards[] = {url2, url};
     struct place row = {.urls = replicas, .read = url, .n_urls = 1, .prefix = "row"},
                  key = {.urls = one, .read = url, .n_urls = 1, .prefix = "key", .format = TR_CH_NATIVE, .tombstone = TR_CH_TOMBSTONE_KEY, .compression = TR_CH_ZSTD},
-                 shard = {.urls = shards, .read = url, .n_urls = 2, .prefix = "shard"};
+                 shard = {.urls = shards, .read = url, .n_urls = 2, .prefix = "shard", .compression = TR_CH_LZ4};
     const struct tr_sink_factory f[] = {
         {.name = "clickhouse", .arg = &row, .open = open_clickhouse, .read_back = read_back},
         {.name = "clickhouse, Native, tombstones of keys, zstd", .arg = &key, .open = open_clickhouse, .read_back = read_back},
-        {.name = "clickhouse, two shards", .arg = &shard, .open = open_clickhouse, .read_back = read_back, .shard = 1},
+        {.name = "clickhouse, two shards, lz4", .arg = &shard, .open = open_clickhouse, .read_back = read_back, .shard = 1},
     };
     return tr_sink_suite_run(&f[0]) + tr_sink_suite_run(&f[1]) + tr_sink_suite_run(&f[2]) != 0;
 }

@@ -188,7 +188,7 @@ static int sink_new(const void *options, const struct tr_component_env *env, str
 #define F(field) offsetof(struct tr_ch_options, field)
 
 static const char *const formats[] = {"rowbinary", "native", NULL};
-static const char *const compressions[] = {"none", "zstd", NULL}, *const tombstones[] = {"row", "key", NULL};
+static const char *const compressions[] = {"none", "zstd", "lz4", NULL}, *const tombstones[] = {"row", "key", NULL};
 
 static const struct tr_field fields[] = {
     {.name = "urls", .type = TR_F_LIST, .offset = F(urls),
@@ -200,7 +200,8 @@ static const struct tr_field fields[] = {
     {.name = "ca_file", .type = TR_F_STRING, .optional = true, .offset = F(ca_file), .help = "PEM file of the authorities that https is verified by; without it, the system's."},
     {.name = "format", .type = TR_F_ENUM, .def = "rowbinary", .choices = formats, .offset = F(format),
      .help = "What rows are sent as. native takes less of the server's processor time and more of tailrace's, and a column that was given another type by hand is converted to, where rowbinary notices."},
-    {.name = "compression", .type = TR_F_ENUM, .def = "none", .choices = compressions, .offset = F(compression), .help = "Of what is sent. zstd takes processor time of both ends and saves bandwidth."},
+    {.name = "compression", .type = TR_F_ENUM, .def = "none", .choices = compressions, .offset = F(compression),
+     .help = "Of what is sent. lz4 takes little processor time, zstd more and saves more bandwidth; servers before 24.1 are sent it uncompressed."},
     {.name = "tombstone", .type = TR_F_ENUM, .def = "row", .choices = tombstones, .offset = F(tombstone),
      .help = "What a deleted row keeps: row, its last values, which are read back for it; key, its key alone, which costs no reading where much is deleted."},
     {.name = "as_text", .type = TR_F_LIST, .optional = true, .offset = F(as_text),

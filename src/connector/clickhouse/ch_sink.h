@@ -9,6 +9,7 @@
  *   ch_encoder.c   changes into records
  *   ch_complete.c  records that lack something get it from the table
  *   ch_native.c    rows as a Native block
+ *   ch_pack.c      what is sent, compressed
  *   ch_writer.c    a sealed batch into INSERTs
  *
  * A chunk is a sequence of records; integers are little-endian.
@@ -41,7 +42,7 @@ struct tr_ch_options {
 };
 
 enum { TR_CH_ROWBINARY, TR_CH_NATIVE };             /* format */
-enum { TR_CH_PLAIN, TR_CH_ZSTD };                  /* compression */
+enum { TR_CH_PLAIN, TR_CH_ZSTD, TR_CH_LZ4 };       /* compression */
 enum { TR_CH_TOMBSTONE_ROW, TR_CH_TOMBSTONE_KEY }; /* tombstone */
 
 enum { CH_ENDPOINTS_MAX = 64 }; /* bits of ch_table.bound */
@@ -175,6 +176,12 @@ struct ch_native *tr_ch_native_new(void);
 struct ch_native *tr_ch_native_free(struct ch_native *b);
 /* ret: 1 + 3 * t->n slices, which live until the next block. NOMEM; FATAL: one is no row. */
 int tr_ch_native_block(struct ch_native *b, const struct ch_table *t, const struct tr_slice *rows, size_t n, struct tr_slice *ret);
+
+struct ch_packer; /* what compressing keeps from INSERT to INSERT */
+struct ch_packer *tr_ch_packer_new(void);
+struct ch_packer *tr_ch_packer_free(struct ch_packer *p);
+/* The slices as one frame, which out is cleared for. */
+int tr_ch_pack(struct ch_packer *p, const struct ch_sink *s, const struct tr_slice *v, size_t n, struct tr_buf *out, struct tr_err *err);
 
 int tr_ch_writer_new(struct ch_sink *s, uint32_t shard, struct tr_writer **ret, struct tr_err *err);
 

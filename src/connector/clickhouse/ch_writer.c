@@ -10,8 +10,6 @@
  */
 #include <stdio.h>
 
-#include <zstd.h>
-
 #include <tailrace/clock.h>
 
 #include "alloc.h"
@@ -21,7 +19,7 @@
 #include "failpoint.h"
 #include "text.h"
 
-enum { ROWS_MAX = 1000000, BYTES_MAX = 200 << 20, ZSTD_LEVEL = 1 }; /* a block of the server's holds 1,048,449 rows and 256 MiB */
+enum { ROWS_MAX = 1000000, BYTES_MAX = 200 << 20 }; /* a block of the server's holds 1,048,449 rows and 256 MiB */
 
 enum { PARTS_FREE = 60, GAP_PER_PART_MS = 5, GAP_MAX_MS = 1000 };
 
@@ -35,7 +33,7 @@ struct ch_writer {
     size_t n, cap;
     uint64_t rows, bytes;
     uint32_t group;            /* number of the INSERT in its part */
-    ZSTD_CCtx *zstd;
+    struct ch_packer *packer;
     struct ch_native *native;
     struct tr_buf packed, answer, text;
     _Atomic(bool) interrupted; /* while it waits */
@@ -84,29 +82,6 @@ static int block(struct ch_writer *w, const struct ch_table *t, struct tr_err *e
     return TR_OK;
 }
 
-static int pack(struct ch_writer *w, struct tr_err *err)
-{
-    if (!w->zstd && !(w->zstd = ZSTD_createCCtx()))
-        return no_memory(w, err);
-    ZSTD_CCtx_reset(w->zstd, ZSTD_reset_session_only);
-    ZSTD_CCtx_setParameter(w->zstd, ZSTD_c_compressionLevel, ZSTD_LEVEL);
-    tr_buf_clear(&w->packed);
-    for (size_t i = 0; i <= w->n; i++) { /* the last time to end the frame */
-        ZSTD_inBuffer in = {i < w->n ? w->slices[i].p : NULL, i < w->n ? w->slices[i].n : 0, 0};
-        size_t left;
-        do {
-            if (tr_buf_reserve(&w->packed, ZSTD_CStreamOutSize()) < 0)
-                return no_memory(w, err);
-            ZSTD_outBuffer out = {w->packed.p, w->packed.cap, w->packed.n};
-            left = ZSTD_compressStream2(w->zstd, &out, &in, i < w->n ? ZSTD_e_continue : ZSTD_e_end);
-            if (ZSTD_isError(left))
-                return tr_err_set(err, TR_FATAL, TR_DOM_SINK, "%s: %s", w->sink->sql.what, ZSTD_getErrorName(left));
-            w->packed.n = out.pos;
-        } while (in.pos < in.size || (i == w->n && left));
-    }
-    return TR_OK;
-}
-
 /* Whatever a profile of the server's says: one block, at once, nothing made up, and this token. */
 static int params(struct ch_writer *w, const struct ch_table *t, const struct tr_part *p)
 {
@@ -130,12 +105,13 @@ static int insert(struct ch_writer *w, const struct tr_endpoint *ep, const struc
 {
     if (!w->rows)
         return TR_OK;
-    bool zstd = w->sink->o->compression == TR_CH_ZSTD && t->today;
+    static const char *const encodings[] = {[TR_CH_ZSTD] = "zstd", [TR_CH_LZ4] = "lz4"};
+    const char *encoding = t->today ? encodings[w->sink->o->compression] : NULL; /* older servers know neither */
     int rc = params(w, t, p) < 0 || !tr_buf_cstr(&w->text) ? no_memory(w, err) : t->native ? block(w, t, err) : TR_OK;
-    if (rc >= 0 && zstd)
-        rc = pack(w, err);
+    if (rc >= 0 && encoding)
+        rc = tr_ch_pack(w->packer, w->sink, w->slices, w->n, &w->packed, err);
     struct tr_slice packed = tr_buf_slice(&w->packed);
-    struct ch_query q = {.params = tr_buf_cstr(&w->text), .body = zstd ? &packed : w->slices, .n_body = zstd ? 1 : w->n, .content_encoding = zstd ? "zstd" : NULL, .answer_max = 1 << 20};
+    struct ch_query q = {.params = tr_buf_cstr(&w->text), .body = encoding ? &packed : w->slices, .n_body = encoding ? 1 : w->n, .content_encoding = encoding, .answer_max = 1 << 20};
     if (rc >= 0) {
         TR_FAILPOINT("sink.before_commit");
         rc = ask(w, ep, &q, deadline_ns, err);
@@ -380,7 +356,7 @@ static void free_writer(struct tr_writer *tw)
     struct ch_writer *w = of(tw);
     tr_httpc_free(w->http);
     tr_ch_completer_free(w->completer);
-    ZSTD_freeCCtx(w->zstd);
+    tr_ch_packer_free(w->packer);
     tr_ch_native_free(w->native);
     tr_free(w->slices);
     tr_buf_done(&w->packed);
@@ -400,7 +376,8 @@ int tr_ch_writer_new(struct ch_sink *s, uint32_t shard, struct tr_writer **ret, 
     w->sink = s;
     w->shard = shard;
     w->completer = tr_ch_completer_new(s);
-    int rc = w->completer ? tr_ch_session(s, &w->http, err) : no_memory(w, err);
+    w->packer = tr_ch_packer_new();
+    int rc = w->completer && w->packer ? tr_ch_session(s, &w->http, err) : no_memory(w, err);
     if (rc < 0) {
         free_writer(&w->writer);
         return rc;
