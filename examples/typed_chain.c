@@ -8,11 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tailrace/chain.h>
-#include <tailrace/clock.h>
 #include <tailrace/memory.h>
-#include <tailrace/oslog.h>
-#include <tailrace/runtime.h>
+#include <tailrace/pipeline.h>
 
 /* ---- records, and the state of one pipeline thread ---- */
 
@@ -131,17 +128,10 @@ TR_CHAIN(shop_chain, struct shop,
 
 /* ---- the pipeline around it ---- */
 
-struct program {
-    struct shop shop;
-    struct tr_schema *table[2];
-    struct tr_chain_counters counters;
-};
-
-static int chain_new(void *arg, uint32_t thread, struct tr_out **outs, uint32_t n_outs, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err)
+static int chain_new(void *arg, const struct tr_chain_def *def, uint32_t thread, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err)
 {
-    struct program *g = arg;
-    (void)thread; /* there is one */
-    return shop_chain_new(&(struct tr_chain_def){.outs = outs, .n_outs = n_outs, .schemas = g->table, .counters = &g->counters}, &g->shop, ret_ops, ret_chain, err);
+    (void)thread; /* there is one, so one shop will do */
+    return shop_chain_new(def, arg, ret_ops, ret_chain, err);
 }
 
 static struct tr_schema *table(uint32_t id, const char *name)
@@ -164,55 +154,60 @@ static void print_row(void *arg, const struct tr_mem_row *r)
     printf("  %s: %" TR_SLICE_FMT " %" TR_SLICE_FMT " %" TR_SLICE_FMT "\n", (const char *)arg, TR_SLICE_ARG(r->row.v[0]), TR_SLICE_ARG(r->row.v[1]), TR_SLICE_ARG(r->row.v[2]));
 }
 
-int main(void)
+/* The test kit's source: the orders, and then its end. */
+static struct tr_mem_source *orders_source(void)
 {
     static const char *const orders[] = {"1;AT;1000;cup,plate", "2;US;300;pen", "3;FR;0;voucher", "4;FR;x;lamp", "5;FR;999;ink,pen,nib"};
-    enum { N = sizeof orders / sizeof *orders };
-    struct program g = {.shop = {.per_mille_tax = 200}, .table = {table(1, "europe"), table(2, "elsewhere")}};
+    struct tr_mem_source *s = NULL;
+    int rc = tr_mem_source_new(&s);
+    for (int64_t i = 0; i < (int64_t)(sizeof orders / sizeof *orders) && rc >= 0; i++)
+        rc = tr_mem_push(s, 0, i + 1, (struct tr_slice){NULL, 0}, tr_slice_str(orders[i]), 0);
+    if (rc >= 0)
+        rc = tr_mem_assign(s, 0, 1, 0);
+    if (rc < 0)
+        exit(1);
+    tr_mem_eof(s, 0);
+    tr_mem_end(s);
+    return s;
+}
+
+int main(void)
+{
+    static char names[2][16] = {"europe", "elsewhere"};
+    struct shop shop = {.per_mille_tax = 200};
     struct tr_mem_sink_def kind = {.caps = TR_CAP_MULTI | TR_CAP_MONOTONIC};
-    struct tr_mem_source *source = NULL;
     struct tr_mem_sink *sinks[2] = {NULL};
-    struct tr_runtime_sink ends[2];
-    struct tr_runtime *pipeline = NULL;
+    struct tr_schema *tables[2] = {table(1, names[EUROPE]), table(2, names[ELSEWHERE])};
+    struct tr_mem_source *orders = orders_source();
+    struct tr_source *source = tr_mem_source_spi(orders);
+    struct tr_pipeline *p = NULL;
+    struct tr_running *running = NULL;
     struct tr_err err = {0};
 
-    tr_oslog_setup(TR_OSLOG_WARN, false, 2);
-    if (tr_mem_source_new(&source) < 0 || tr_mem_sink_new(&kind, &sinks[0]) < 0 || tr_mem_sink_new(&kind, &sinks[1]) < 0)
-        return 1;
-    for (int64_t i = 0; i < N; i++)
-        if (tr_mem_push(source, 0, i + 1, (struct tr_slice){NULL, 0}, tr_slice_str(orders[i]), 0) < 0)
+    int rc = tr_pipeline_parse("shop", "{admin: {listen: off}, logging: {level: error}}", "typed_chain", &p, &err);
+    for (int i = 0; i < 2 && rc >= 0; i++) {
+        if (tr_mem_sink_new(&kind, &sinks[i]) < 0)
             return 1;
-    tr_mem_eof(source, 0);
-    for (int i = 0; i < 2; i++) {
-        ends[i] = (struct tr_runtime_sink){.name = i == EUROPE ? "europe" : "elsewhere", .sink = tr_mem_sink_spi(sinks[i])};
-        tr_sink_tuning_default(&ends[i].tuning);
+        struct tr_output out = {.name = names[i], .sink = tr_mem_sink_spi(sinks[i]), .table = tables[i]};
+        rc = i == EUROPE ? tr_pipeline_sink(p, &out, &err) : tr_pipeline_add_sink(p, &out, &err);
     }
-    struct tr_runtime_def def = {.name = "shop", .source = tr_mem_source_spi(source), .sinks = ends, .n_sinks = 2, .chain_new = chain_new, .arg = &g};
-    tr_runtime_tuning_default(&def.tuning);
-
-    if (tr_runtime_new(&def, &pipeline, NULL, 0, &err) < 0 || tr_runtime_start(pipeline, &err) < 0 || tr_mem_assign(source, 0, 1, 0) < 0) {
+    if (rc >= 0)
+        rc = tr_pipeline_start(&p, &source, chain_new, &shop, &running, &err);
+    if (rc < 0) {
         fprintf(stderr, "typed_chain: %s\n", err.msg);
         return 1;
     }
-    for (int64_t until = tr_now_ns() + 10 * TR_NS_PER_S; tr_mem_committed(source, 0) < N && tr_now_ns() < until;)
-        tr_sleep_ns(TR_NS_PER_MS);
-    tr_runtime_stop(pipeline);
-    bool ended = tr_runtime_join(pipeline, tr_now_ns() + 10 * TR_NS_PER_S);
+    tr_running_join(running, INT64_MAX); /* the source has an end */
 
     struct tr_stage_stats stats[TR_CHAIN_STAGES_MAX];
-    uint32_t n = tr_chain_stats(&g.counters, stats, TR_CHAIN_STAGES_MAX);
+    uint32_t n = tr_running_stages(running, stats, TR_CHAIN_STAGES_MAX);
     for (uint32_t i = 0; i < n; i++)
         printf("%-8s %-8s in %llu, out %llu, skipped %llu\n", stats[i].kind, stats[i].name, (unsigned long long)stats[i].in, (unsigned long long)stats[i].out, (unsigned long long)stats[i].skipped);
-    char names[2][16] = {"europe", "elsewhere"};
     for (int i = 0; i < 2; i++)
         tr_mem_each_row(sinks[i], print_row, names[i]);
-    printf("turnover %lld, committed up to %lld\n", (long long)g.shop.turnover, (long long)tr_mem_committed(source, 0));
-
-    tr_runtime_free(pipeline);
-    for (int i = 0; i < 2; i++) {
-        tr_mem_sink_spi(sinks[i])->ops->close(tr_mem_sink_spi(sinks[i]));
-        tr_schema_unref(g.table[i]);
-    }
-    tr_mem_source_spi(source)->ops->close(tr_mem_source_spi(source), 0);
-    return ended ? 0 : 1;
+    printf("turnover %lld, committed up to %lld\n", (long long)shop.turnover, (long long)tr_mem_committed(orders, 0));
+    tr_running_free(running);
+    for (int i = 0; i < 2; i++)
+        tr_schema_unref(tables[i]);
+    return 0;
 }

@@ -11,7 +11,6 @@
 #ifndef TAILRACE_BUF_H
 #define TAILRACE_BUF_H
 
-#include <endian.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -88,22 +87,25 @@ tr_buf_put_u8(struct tr_buf *b, uint8_t v)
 static inline void
 tr_buf_put_u16le(struct tr_buf *b, uint16_t v)
 {
-	v = htole16(v);
-	tr_buf_put(b, &v, sizeof v);
+	const uint8_t le[] = { (uint8_t)v, (uint8_t)(v >> 8) };
+
+	tr_buf_put(b, le, sizeof le);
 }
 
 static inline void
 tr_buf_put_u32le(struct tr_buf *b, uint32_t v)
 {
-	v = htole32(v);
-	tr_buf_put(b, &v, sizeof v);
+	const uint8_t le[] = { (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16), (uint8_t)(v >> 24) };
+
+	tr_buf_put(b, le, sizeof le);
 }
 
 static inline void
 tr_buf_put_u64le(struct tr_buf *b, uint64_t v)
 {
-	v = htole64(v);
-	tr_buf_put(b, &v, sizeof v);
+	const uint8_t le[] = { (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16), (uint8_t)(v >> 24), (uint8_t)(v >> 32), (uint8_t)(v >> 40), (uint8_t)(v >> 48), (uint8_t)(v >> 56) };
+
+	tr_buf_put(b, le, sizeof le);
 }
 
 static inline void

@@ -87,8 +87,8 @@
  * Back-pressure. Room in all outputs is asked before a payload is begun, never inside it; the batch goes on later at the very payload it stopped at. No
  * stage runs twice for a record.
  *
- * Counters, per stage: records that came in, went out, and were skipped. They are added up on the stack and published when push_batch returns,
- * into def.counters, which is the caller's and outlives the chain (the engine frees a chain when its thread ends).
+ * Counters, per stage: records that came in, went out, and were skipped. They are added up on the stack and published when push_batch returns: into
+ * def.counters, which is the caller's and outlives the chain (the engine frees a chain when its thread ends), and into the metrics of def.metrics.
  *
  * What is wrong is said in one line, by a _Static_assert: a function that does not fit its stage, an end that is not the last, a policy where
  * nothing can fail. Link with tr_chain and the engine.
@@ -100,6 +100,7 @@
 #include <stdbool.h>
 
 #include <tailrace/deserializer.h>
+#include <tailrace/metric.h>
 #include <tailrace/push.h>
 
 enum { TR_CHAIN_STAGES_MAX = 16, TR_CHAIN_OUTPUTS_MAX = 8 };
@@ -130,12 +131,15 @@ struct tr_chain_def {
     struct tr_out **outs;                   /* as chain_new got them */
     uint32_t n_outs;                        /* as many as the chain has outputs */
     struct tr_schema *const *schemas;       /* one per output: its table */
+    const enum tr_target_variant *variants; /* one per output; NULL: mirrors */
     bool source_transactions;               /* the source marks the ends of its transactions, and sinks seal there; else each push_batch ends one */
     struct tr_deserializer *deserializer;   /* TR_DESERIALIZE: the chain's from a *_new that succeeded on */
     /* A record was skipped. May be NULL. Called by the pipeline thread, within push_batch. */
     void (*on_skip)(void *arg, uint32_t stage, const struct tr_payload *p, const struct tr_err *err);
     void *arg;
     struct tr_chain_counters *counters;     /* NULL: nobody wants to know */
+    struct tr_metrics *metrics;             /* NULL: none. tailrace_stage_records_total{pipeline, chain, stage, result}: in, out, skipped */
+    const char *pipeline;                   /* its label; with metrics */
 };
 
 struct tr_stage_stats {
@@ -187,6 +191,8 @@ struct tr_chain { /* the first member of a chain */
     struct tr_schema *schemas[TR_CHAIN_OUTPUTS_MAX];
     struct tr_target *targets[TR_CHAIN_OUTPUTS_MAX];
     struct tr_chain_row rows[TR_CHAIN_OUTPUTS_MAX];
+    enum tr_target_variant variants[TR_CHAIN_OUTPUTS_MAX];
+    struct tr_cell *cells[TR_CHAIN_STAGES_MAX][3]; /* in, out, skipped; NULL without metrics */
     void *user;
 };
 

@@ -44,6 +44,7 @@ int tr_mem_assign(struct tr_mem_source *s, uint32_t lane, uint32_t epoch, int64_
 void tr_mem_revoke(struct tr_mem_source *s, uint32_t lane);
 void tr_mem_lose(struct tr_mem_source *s, uint32_t lane, const char *why);
 void tr_mem_fail_event(struct tr_mem_source *s, int rc, uint32_t times);
+void tr_mem_end(struct tr_mem_source *s);  /* EOF behind the events that are there now */
 
 struct tr_mem_source_stats {
     uint64_t polls, tends, pauses, resumes, assigned_answers, revoked_answers, commits, sync_commits, commit_failures, closed_lanes;

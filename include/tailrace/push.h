@@ -72,6 +72,8 @@ enum tr_target_variant {
     TR_TARGET_SHADOW = 1,    /* the table being built beside it by a snapshot */
     TR_TARGET_CHANGELOG = 2, /* the append-only history */
     TR_TARGET_META = 3,      /* the sink's own bookkeeping (heartbeat) */
+    TR_TARGET_APPEND = 4,    /* rows as they are, with no column of ours: a table of the user's, or made for them */
+    TR_TARGET_VARIANTS_
 };
 
 int tr_out_room(struct tr_out *o);

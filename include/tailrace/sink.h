@@ -18,6 +18,7 @@
  * swap: SHADOW of that table becomes MIRROR, atomically; the old mirror goes. Idempotent: it records snapshot_id beside the
  * table, and a second call with the same id does nothing unless a SHADOW was built under it since. NOT_READY: a peer that must take part is away,
  * and nothing was done: the table goes on being built, the others go on, and it is asked again later.
+ * check, optional: what bind would refuse of a table that is there, REJECT by the same words; changes nothing in it. The schema's version is not looked at.
  * built: the snapshot_id recorded beside the mirror, 0 when there is no mirror. Asked before a pipeline starts, so that a crash
  * between swap and its note in the control store is told from one before it.
  *
@@ -113,6 +114,7 @@ struct tr_target { /* first member of a sink's own struct; freed by the sink at 
 struct tr_sink_ops {
     int (*bind)(struct tr_sink *s, const struct tr_schema *schema, enum tr_target_variant variant, uint64_t snapshot_id,
                 int64_t deadline_ns, struct tr_target **ret, struct tr_err *err);
+    int (*check)(struct tr_sink *s, const struct tr_schema *schema, enum tr_target_variant variant, int64_t deadline_ns, struct tr_err *err);
     int (*swap)(struct tr_sink *s, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err);
     int (*built)(struct tr_sink *s, const struct tr_schema *schema, int64_t deadline_ns, uint64_t *ret_snapshot_id, struct tr_err *err);
     int (*probe)(struct tr_sink *s, int64_t deadline_ns, struct tr_err *err);

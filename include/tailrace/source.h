@@ -29,6 +29,7 @@
  *
  * Source. poll_event, arm, answer, commit and close are called by the controller thread only.
  *   poll_event  AGAIN: nothing, and all is well. RETRY: trouble, which lasts until another answer. ASSIGNED carries a lane (the engine owns it from then on until close) and its start epoch.
+ *               EOF: there will be no event any more; once all lanes have ended (all of it durable and committed) the pipeline stops by itself.
  *   answer      exactly once per ASSIGNED (after the lane is wired to a thread) and per REVOKED (after the drain barrier).
  *   commit      records watermarks; the lane sends them in its next poll or tend. sync_deadline_ns != 0: returns only when
  *               the peer has them, and all handed before,

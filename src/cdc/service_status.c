@@ -10,7 +10,9 @@
 
 #include "alloc.h"
 #include "check.h"
+#include "json.h"
 #include "proc.h"
+#include "runtime_json.h"
 #include "service_internal.h"
 #include "text.h"
 
@@ -99,10 +101,8 @@ struct raised {
 };
 
 struct json {
+    struct tr_json w;
     const struct tr_service *service;
-    struct tr_buf *out;
-    int rc;
-    bool comma;
     struct raised *raised;
     size_t n_raised, cap_raised;
     const char *sink; /* whose tables are being shown */
@@ -115,7 +115,7 @@ static void keep_raised(void *arg, const struct tr_ctl_alarm *a)
         size_t cap = j->cap_raised ? j->cap_raised * 2 : 16;
         struct raised *v = tr_realloc(j->raised, cap * sizeof *v);
         if (!v) {
-            j->rc = TR_NOMEM;
+            j->w.rc = TR_NOMEM;
             return;
         }
         j->raised = v;
@@ -127,62 +127,10 @@ static void keep_raised(void *arg, const struct tr_ctl_alarm *a)
     r->since_us = a->since_us;
 }
 
-static void raw(struct json *j, const char *s)
-{
-    if (j->rc >= 0)
-        j->rc = tr_buf_append_str(j->out, s);
-}
-
-static void key(struct json *j, const char *k)
-{
-    if (j->comma)
-        raw(j, ", ");
-    raw(j, "\"");
-    raw(j, k);
-    raw(j, "\": ");
-    j->comma = true;
-}
-
-static void open_(struct json *j, const char *k, const char *bracket)
-{
-    if (k)
-        key(j, k);
-    else if (j->comma)
-        raw(j, ", ");
-    raw(j, bracket);
-    j->comma = false;
-}
-
-static void close_(struct json *j, const char *bracket)
-{
-    raw(j, bracket);
-    j->comma = true;
-}
-
-static void str(struct json *j, const char *k, const char *v)
-{
-    key(j, k);
-    if (j->rc >= 0)
-        j->rc = tr_json_string(j->out, tr_slice_str(v));
-}
-
-static void num(struct json *j, const char *k, int64_t v)
-{
-    key(j, k);
-    if (j->rc >= 0)
-        j->rc = tr_buf_printf(j->out, "%" PRId64, v);
-}
-
-static void boolean(struct json *j, const char *k, bool v)
-{
-    key(j, k);
-    raw(j, v ? "true" : "false");
-}
-
 static void lsn(struct json *j, const char *k, uint64_t v)
 {
     char s[TR_LSN_CHARS];
-    str(j, k, tr_format_lsn(v, s));
+    tr_json_str(&j->w, k, tr_format_lsn(v, s));
 }
 
 /* A table that stands still has an alarm, and that knows since when. */
@@ -190,7 +138,7 @@ static void since(struct json *j, enum tr_alarm a, const char *subject)
 {
     for (size_t i = 0; i < j->n_raised; i++)
         if (!strcmp(j->raised[i].kind, tr_alarm_kind(a)) && !strcmp(j->raised[i].subject, subject))
-            num(j, "since_us", j->raised[i].since_us);
+            tr_json_num(&j->w, "since_us", j->raised[i].since_us);
 }
 
 static void pipeline(struct json *j, const struct unit *u, struct tr_runtime_status *st)
@@ -198,19 +146,13 @@ static void pipeline(struct json *j, const struct unit *u, struct tr_runtime_sta
     int64_t since_us;
     unit_status(u, st);
     const struct tr_err *e = trouble_of(u, st, &since_us);
-    str(j, "state", unit_state_name(u->state));
-    num(j, "since_us", u->since_us);
-    num(j, "restarts", (int64_t)u->restarts);
-    str(j, "error", e ? e->msg : "");
+    tr_json_str(&j->w, "state", unit_state_name(u->state));
+    tr_json_num(&j->w, "since_us", u->since_us);
+    tr_json_num(&j->w, "restarts", (int64_t)u->restarts);
+    tr_json_str(&j->w, "error", e ? e->msg : "");
     if (e)
-        num(j, "error_since_us", since_us);
-    num(j, "records_in", (int64_t)st->records_in);
-    num(j, "rows_out", (int64_t)st->rows_out);
-    num(j, "bytes_out", (int64_t)st->bytes_out);
-    num(j, "batches", (int64_t)st->batches);
-    num(j, "retries", (int64_t)st->retries);
-    num(j, "inflight_bytes", (int64_t)st->inflight_bytes);
-    boolean(j, "blocked", st->blocked);
+        tr_json_num(&j->w, "error_since_us", since_us);
+    tr_runtime_status_json(st, &j->w);
 }
 
 static const char *named(const char *state)
@@ -225,46 +167,46 @@ static void table(void *arg, const struct tr_ctl_table *t)
     if (!strcmp(t->ns, j->service->beat_ns) && !strcmp(t->name, j->service->beat_name))
         return; /* ours, and never snapshotted */
     snprintf(name, sizeof name, "%s.%s", t->ns, t->name);
-    open_(j, NULL, "{");
-    str(j, "name", name);
-    str(j, "state", named(tr_service_table_state(t->state)));
+    tr_json_open(&j->w, NULL, '{');
+    tr_json_str(&j->w, "name", name);
+    tr_json_str(&j->w, "state", named(tr_service_table_state(t->state)));
     if (t->state == TR_TABLE_PAUSED)
         since(j, TR_ALARM_TABLE, tr_alarm_subject(subject, NULL, name));
-    num(j, "rows_read", (int64_t)t->rows_read);
-    num(j, "rows_estimate", (int64_t)t->rows_estimate);
-    str(j, "reason", t->reason);
-    close_(j, "}");
+    tr_json_num(&j->w, "rows_read", (int64_t)t->rows_read);
+    tr_json_num(&j->w, "rows_estimate", (int64_t)t->rows_estimate);
+    tr_json_str(&j->w, "reason", t->reason);
+    tr_json_close(&j->w, '}');
 }
 
 static void sink_table(void *arg, const char *name, const struct tr_ctl_sink_table *t)
 {
     struct json *j = arg;
     char subject[TR_ALARM_SUBJECT_CHARS];
-    open_(j, NULL, "{");
-    str(j, "name", name);
-    str(j, "state", named(tr_service_sink_table_state(t->state)));
+    tr_json_open(&j->w, NULL, '{');
+    tr_json_str(&j->w, "name", name);
+    tr_json_str(&j->w, "state", named(tr_service_sink_table_state(t->state)));
     if (t->state == TR_ST_PAUSED)
         since(j, TR_ALARM_TABLE, tr_alarm_subject(subject, j->sink, name));
     else if (t->state == TR_ST_GAPPED)
         since(j, TR_ALARM_GAPPED, j->sink);
-    str(j, "reason", t->reason);
-    close_(j, "}");
+    tr_json_str(&j->w, "reason", t->reason);
+    tr_json_close(&j->w, '}');
 }
 
 static void alarm_(void *arg, const struct tr_ctl_alarm *a)
 {
     struct json *j = arg;
-    open_(j, NULL, "{");
-    str(j, "kind", a->kind);
-    str(j, "subject", a->subject);
-    str(j, "text", a->text);
-    num(j, "since_us", a->since_us);
-    close_(j, "}");
+    tr_json_open(&j->w, NULL, '{');
+    tr_json_str(&j->w, "kind", a->kind);
+    tr_json_str(&j->w, "subject", a->subject);
+    tr_json_str(&j->w, "text", a->text);
+    tr_json_num(&j->w, "since_us", a->since_us);
+    tr_json_close(&j->w, '}');
 }
 
 int tr_service_status(struct tr_service *s, struct tr_buf *out)
 {
-    struct json js = {.service = s, .out = out}, *j = &js;
+    struct json js = {.w = {.out = out}, .service = s}, *j = &js;
     struct tr_control *c = s->cfg.control;
     struct tr_runtime_status st;
     struct tr_ctl_source src = {0};
@@ -273,80 +215,80 @@ int tr_service_status(struct tr_service *s, struct tr_buf *out)
     s->cfg.log->ops->stats(s->cfg.log, 0, &log, NULL);
     c->ops->alarm_list(c, keep_raised, j, NULL);
     int64_t now_us = tr_wall_us();
-    open_(j, NULL, "{");
-    num(j, "now_us", now_us);
-    num(j, "started_us", s->started_us);
-    num(j, "rss_bytes", (int64_t)tr_proc_rss_bytes());
+    tr_json_open(&j->w, NULL, '{');
+    tr_json_num(&j->w, "now_us", now_us);
+    tr_json_num(&j->w, "started_us", s->started_us);
+    tr_json_num(&j->w, "rss_bytes", (int64_t)tr_proc_rss_bytes());
     tr_mutex_lock(&s->lock);
-    str(j, "state", s->stopping_us ? "draining" : "running");
+    tr_json_str(&j->w, "state", s->stopping_us ? "draining" : "running");
     if (s->stopping_us)
-        num(j, "draining_since_us", s->stopping_us);
-    open_(j, "capture", "{");
+        tr_json_num(&j->w, "draining_since_us", s->stopping_us);
+    tr_json_open(&j->w, "capture", '{');
     pipeline(j, &s->units[0], &st);
     uint64_t pos = 0;
     if (s->units[0].capture)
         tr_capture_status(s->units[0].capture, &st, &pos);
-    str(j, "source", s->cfg.source_name);
-    num(j, "epoch", src.epoch);
+    tr_json_str(&j->w, "source", s->cfg.source_name);
+    tr_json_num(&j->w, "epoch", src.epoch);
     lsn(j, "stream_lsn", pos);
     lsn(j, "confirmed_lsn", src.confirm_lsn);
     if (s->slot.exists) {
-        str(j, "slot_wal_status", s->slot.wal_status);
-        num(j, "slot_retained_bytes", s->slot.retained_bytes);
+        tr_json_str(&j->w, "slot_wal_status", s->slot.wal_status);
+        tr_json_num(&j->w, "slot_retained_bytes", s->slot.retained_bytes);
         if (s->slot.headroom_bytes != INT64_MAX)
-            num(j, "slot_headroom_bytes", s->slot.headroom_bytes);
+            tr_json_num(&j->w, "slot_headroom_bytes", s->slot.headroom_bytes);
     }
-    open_(j, "tables", "[");
+    tr_json_open(&j->w, "tables", '[');
     tr_mutex_unlock(&s->lock);
     c->ops->table_list(c, s->cfg.source_name, table, j, NULL);
-    close_(j, "]");
-    close_(j, "}");
-    open_(j, "log", "{");
-    num(j, "first_offset", (int64_t)log.first_offset);
-    num(j, "durable_offset", (int64_t)log.durable_offset);
-    num(j, "bytes", (int64_t)log.bytes);
-    num(j, "segments", (int64_t)log.segments);
-    close_(j, "}");
-    open_(j, "sinks", "[");
+    tr_json_close(&j->w, ']');
+    tr_json_close(&j->w, '}');
+    tr_json_open(&j->w, "log", '{');
+    tr_json_num(&j->w, "first_offset", (int64_t)log.first_offset);
+    tr_json_num(&j->w, "durable_offset", (int64_t)log.durable_offset);
+    tr_json_num(&j->w, "bytes", (int64_t)log.bytes);
+    tr_json_num(&j->w, "segments", (int64_t)log.segments);
+    tr_json_close(&j->w, '}');
+    tr_json_open(&j->w, "sinks", '[');
     for (uint32_t i = 1; i < s->n_units; i++) {
         struct unit *u = &s->units[i];
         uint64_t recorded = 0;
         c->ops->offset_get(c, u->name, 0, &recorded, NULL);
         tr_mutex_lock(&s->lock);
-        open_(j, NULL, "{");
-        str(j, "name", u->name);
-        str(j, "type", u->sink->type);
+        tr_json_open(&j->w, NULL, '{');
+        tr_json_str(&j->w, "name", u->name);
+        tr_json_str(&j->w, "type", u->sink->type);
         pipeline(j, u, &st);
         int64_t offset = u->apply ? st.watermark + 1 : (int64_t)recorded;
-        num(j, "offset", offset);
-        num(j, "behind", (int64_t)log.durable_offset - offset);
+        tr_json_num(&j->w, "offset", offset);
+        tr_json_num(&j->w, "behind", (int64_t)log.durable_offset - offset);
         struct tr_apply_lag lag = u->lag;
         if (lag.measured_us) {
-            open_(j, "lag_us", "{");
-            num(j, "end_to_end", tr_service_lag_us(s, u, now_us));
-            num(j, "last", lag.end_to_end_us);
-            num(j, "capture", lag.capture_us);
-            num(j, "log", lag.log_us);
-            num(j, "apply", lag.apply_us);
-            num(j, "measured_us", lag.measured_us);
-            close_(j, "}");
+            tr_json_open(&j->w, "lag_us", '{');
+            tr_json_num(&j->w, "end_to_end", tr_service_lag_us(s, u, now_us));
+            tr_json_num(&j->w, "last", lag.end_to_end_us);
+            tr_json_num(&j->w, "capture", lag.capture_us);
+            tr_json_num(&j->w, "log", lag.log_us);
+            tr_json_num(&j->w, "apply", lag.apply_us);
+            tr_json_num(&j->w, "measured_us", lag.measured_us);
+            tr_json_close(&j->w, '}');
         }
-        num(j, "freshness_target_us", u->sink->freshness_ns / 1000);
-        open_(j, "tables", "[");
+        tr_json_num(&j->w, "freshness_target_us", u->sink->freshness_ns / 1000);
+        tr_json_open(&j->w, "tables", '[');
         j->sink = u->name;
         if (u->apply)
             tr_apply_tables(u->apply, sink_table, j);
-        close_(j, "]");
-        close_(j, "}");
+        tr_json_close(&j->w, ']');
+        tr_json_close(&j->w, '}');
         tr_mutex_unlock(&s->lock);
     }
-    close_(j, "]");
-    open_(j, "alarms", "[");
+    tr_json_close(&j->w, ']');
+    tr_json_open(&j->w, "alarms", '[');
     c->ops->alarm_list(c, alarm_, j, NULL);
-    close_(j, "]");
-    close_(j, "}\n");
+    tr_json_close(&j->w, ']');
+    tr_json_close(&j->w, '}');
     tr_free(js.raised);
-    return js.rc < 0 ? js.rc : TR_OK;
+    return js.w.rc < 0 ? js.w.rc : tr_buf_append_str(out, "\n");
 }
 
 #define HEARTBEAT_FRESH (10 * TR_NS_PER_S)

@@ -52,6 +52,22 @@ static int check(const struct tr_chain_desc *d, const struct tr_chain_def *def, 
     return TR_OK;
 }
 
+static int cells(struct tr_chain *c, const struct tr_chain_def *def, uint32_t stage)
+{
+    static const struct tr_metric_def about = {.name = "tailrace_stage_records_total", .help = "Records that came into a stage of a chain, went out of it, and were skipped.", .type = TR_COUNTER};
+    static const char *const results[] = {"in", "out", "skipped"};
+    const struct tr_chain_stage *s = &c->desc->stages[stage];
+    struct tr_family *f = NULL;
+    char name[120];
+    snprintf(name, sizeof name, "%" PRIu32 " %s %s", stage, s->kind, s->name);
+    int rc = tr_metrics_family(def->metrics, &about, &f, NULL);
+    for (size_t i = 0; i < TR_ARRAY_LEN(results) && rc >= 0; i++) {
+        const struct tr_label l[] = {{"pipeline", def->pipeline ? def->pipeline : ""}, {"chain", c->desc->name}, {"stage", name}, {"result", results[i]}};
+        rc = tr_family_cell(f, l, TR_ARRAY_LEN(l), &c->cells[stage][i], NULL);
+    }
+    return rc;
+}
+
 int tr_chain_open(size_t size, const struct tr_chain_desc *desc, const struct tr_chain_def *def, void *user, void **ret_chain, struct tr_err *err)
 {
     int rc = check(desc, def, err);
@@ -65,16 +81,23 @@ int tr_chain_open(size_t size, const struct tr_chain_desc *desc, const struct tr
     for (uint32_t i = 0; i < desc->n_outputs; i++) {
         c->outs[i] = def->outs[i];
         c->schemas[i] = tr_schema_ref(def->schemas[i]);
+        c->variants[i] = def->variants ? def->variants[i] : TR_TARGET_MIRROR;
         if (row_init(&c->rows[i], def->schemas[i]->n_columns) < 0) {
             tr_chain_free(c);
             return tr_err_set(err, TR_NOMEM, TR_DOM_ENGINE, "no memory for the rows of chain %s", desc->name);
         }
     }
+    for (uint32_t i = 0; def->metrics && i < desc->n_stages; i++)
+        if (cells(c, def, i) < 0) {
+            tr_chain_free(c);
+            return tr_err_set(err, TR_NOMEM, TR_DOM_ENGINE, "no memory for the metrics of chain %s", desc->name);
+        }
     c->def = *def;
     if (def->counters)
         atomic_store(&def->counters->desc, desc);
     c->def.outs = NULL; /* the arrays are the caller's */
     c->def.schemas = NULL;
+    c->def.variants = NULL;
     *ret_chain = c;
     return TR_OK;
 }
@@ -100,7 +123,7 @@ int tr_chain_flush(void *chain, enum tr_flush why, struct tr_push *ret, struct t
 int tr_chain_bind(struct tr_chain *c, struct tr_err *err)
 {
     for (uint32_t i = 0; i < c->desc->n_outputs; i++) {
-        int rc = tr_out_bind(c->outs[i], c->schemas[i], TR_TARGET_MIRROR, 0, &c->targets[i], err);
+        int rc = tr_out_bind(c->outs[i], c->schemas[i], c->variants[i], 0, &c->targets[i], err);
         if (rc < 0)
             return rc;
     }
@@ -150,15 +173,18 @@ static void publish(struct tr_chain *c, const struct tr_chain_run *run)
 {
     struct tr_chain_counters *to = c->def.counters;
     uint64_t in = run->in;
-    if (!to)
-        return;
     for (uint32_t i = 0; i < c->desc->n_stages; i++) {
         uint64_t out = run->out[i];
         if (c->desc->stages[i].passes)
             out = in - run->skipped[i] - (run->failed == i + 1);
-        atomic_fetch_add_explicit(&to->stage[i].in, in, memory_order_relaxed);
-        atomic_fetch_add_explicit(&to->stage[i].out, out, memory_order_relaxed);
-        atomic_fetch_add_explicit(&to->stage[i].skipped, run->skipped[i], memory_order_relaxed);
+        const uint64_t n[] = {in, out, run->skipped[i]};
+        for (size_t k = 0; k < TR_ARRAY_LEN(n); k++)
+            tr_counter_add(c->cells[i][k], n[k]);
+        if (to) {
+            atomic_fetch_add_explicit(&to->stage[i].in, in, memory_order_relaxed);
+            atomic_fetch_add_explicit(&to->stage[i].out, out, memory_order_relaxed);
+            atomic_fetch_add_explicit(&to->stage[i].skipped, run->skipped[i], memory_order_relaxed);
+        }
         in = out;
     }
 }

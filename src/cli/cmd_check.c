@@ -341,12 +341,53 @@ static void check_source(struct tr_app *a, struct report *r)
     }
 }
 
+/* Its tables in a sink: what the sink would pause it for. */
+static void check_table(struct tr_app *a, uint32_t sink, const struct tr_schema *schema, struct report *r)
+{
+    struct tr_sink *s = a->sinks[sink].sink;
+    struct tr_err err;
+    bool changelog, mirror = takes(&a->cfg->sinks[sink], schema->ns, schema->name, &changelog);
+    char subject[130];
+    snprintf(subject, sizeof subject, "%.64s.%.64s", schema->ns, schema->name);
+    if (mirror && schema->n_key && s->ops->check(s, schema, TR_TARGET_MIRROR, in(15 * TR_NS_PER_S), &err) == TR_REJECT)
+        say(r, TR_FINDING_ERROR, "sink_table", subject, "see the message; until then the table is paused in that sink", "%s", err.msg);
+    if (changelog && s->ops->check(s, schema, TR_TARGET_CHANGELOG, in(15 * TR_NS_PER_S), &err) == TR_REJECT)
+        say(r, TR_FINDING_ERROR, "sink_table", subject, "see the message; until then its changelog is paused in that sink", "%s", err.msg);
+}
+
+static void check_tables(struct tr_app *a, const bool *reached, struct report *r)
+{
+    struct names captured = {0};
+    struct tr_cdc_session *s = NULL;
+    struct tr_err err;
+    /* what the source has to say of this has been said */
+    int rc = a->cdc->ops->session_new(a->cdc, TR_CDC_PRIMARY, &s, &err);
+    if (rc >= 0)
+        rc = s->ops->tables(s, in(15 * TR_NS_PER_S), add_name, &captured, &err);
+    for (size_t i = 0; i < captured.n && rc >= 0; i++) {
+        struct tr_schema *schema = NULL;
+        char ns[130];
+        snprintf(ns, sizeof ns, "%.*s", (int)captured.v[i].dot, captured.v[i].text);
+        if (s->ops->describe(s, ns, captured.v[i].text + captured.v[i].dot + 1, in(15 * TR_NS_PER_S), &schema, &err) < 0)
+            continue;
+        for (uint32_t k = 0; k < a->cfg->n_sinks; k++)
+            if (reached[k] && a->sinks[k].sink->ops->check)
+                check_table(a, k, schema, r);
+        tr_schema_unref(schema);
+    }
+    if (s)
+        s->ops->free(s);
+    tr_free(captured.v);
+}
+
 static void check_sinks(struct tr_app *a, struct report *r)
 {
+    bool *reached = tr_calloc(a->cfg->n_sinks + 1, sizeof *reached);
     struct tr_err err;
     int rc = tr_app_sinks(a, &err);
     if (rc < 0) {
         say(r, TR_FINDING_ERROR, "sink", "sinks", "see the message", "%s", err.msg);
+        tr_free(reached);
         return;
     }
     for (uint32_t i = 0; i < a->cfg->n_sinks; i++) {
@@ -356,7 +397,12 @@ static void check_sinks(struct tr_app *a, struct report *r)
             say(r, TR_FINDING_ERROR, "sink", a->sinks[i].name, "check that the sink is up and its settings are right; changes wait in the log meanwhile", "%s", err.msg);
         else
             say(r, TR_FINDING_OK, "sink", a->sinks[i].name, "", "sink %s (%s) can be written", a->sinks[i].name, a->sinks[i].type);
+        if (reached)
+            reached[i] = rc >= 0;
     }
+    if (a->cdc && reached)
+        check_tables(a, reached, r);
+    tr_free(reached);
 }
 
 static void check_state(struct tr_app *a, struct report *r)

@@ -1,9 +1,7 @@
 /* cmd_run.c: tailrace run. */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <tailrace/clock.h>
 #include <tailrace/oslog.h>
@@ -11,24 +9,6 @@
 #include "compose.h"
 #include "failpoint.h"
 #include "proc.h"
-
-static volatile sig_atomic_t signals;
-
-static void on_signal(int sig)
-{
-    (void)sig;
-    if (++signals > 1)
-        _exit(TR_EXIT_FAILED); /* the second one: at once. What was not recorded is replayed */
-}
-
-static void catch_signals(void)
-{
-    struct sigaction sa = {.sa_handler = on_signal};
-    sigaction(SIGTERM, &sa, NULL);
-    sigaction(SIGINT, &sa, NULL);
-    struct sigaction ignore = {.sa_handler = SIG_IGN};
-    sigaction(SIGPIPE, &ignore, NULL);
-}
 
 static int arm_failpoints(struct tr_err *err)
 {
@@ -43,7 +23,7 @@ static int arm_failpoints(struct tr_err *err)
 static int wait_for_the_end(struct tr_app *a)
 {
     struct tr_err err;
-    while (!signals) {
+    while (!tr_proc_stop_asked()) {
         if (tr_service_ended(a->service, &err)) {
             tr_oslog_err(TR_OSLOG_ERROR, "tailrace", NULL, 0, &err);
             return err.rc == TR_FENCED ? TR_EXIT_TAKEN : TR_EXIT_FAILED;
@@ -64,7 +44,7 @@ int tr_cli_cmd_run(int argc, char **argv)
     if (!cfg)
         return TR_EXIT_CONFIG;
     tr_oslog_setup((enum tr_oslog_level)cfg->logging.level, cfg->logging.format == 1, 2);
-    catch_signals();
+    tr_proc_catch_stop();
     struct tr_app a = {.cfg = cfg};
     struct tr_err err = {0};
     int code = TR_EXIT_FAILED;

@@ -4,11 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tailrace/connectors.h>
+
 #include "check.h"
 #include "cli.h"
-#include "connector_clickhouse.h"
-#include "connector_postgres.h"
-#include "connector_sqlite.h"
 #include "text.h"
 
 static const struct tr_source_type *const sources[] = {&tr_postgres_source_type};

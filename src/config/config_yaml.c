@@ -1,5 +1,6 @@
 #include "config_yaml.h"
 
+#include <errno.h>
 #include <libfyaml.h>
 #include <stdlib.h>
 #include <string.h>
@@ -259,8 +260,12 @@ int tr_yaml_load(const char *path, struct tr_yaml_doc **ret, struct tr_err *err)
     char *text = NULL;
     size_t n = 0;
     int rc = tr_fs_read_file(tr_fs_posix(), path, FILE_MAX, &text, &n, err);
-    if (rc == TR_NOT_READY)
-        return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "there is no configuration file %s; make one with: tailrace init --dsn postgresql://… -o %s", path, path);
+    if (rc == TR_NOT_READY) {
+        rc = tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "there is no configuration file %s", path);
+        if (err)
+            err->code = ENOENT;
+        return rc;
+    }
     if (rc < 0)
         return rc;
     if (strlen(text) < n)

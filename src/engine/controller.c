@@ -193,6 +193,7 @@ static void take_events(struct tr_runtime *p, int64_t now_ns)
         int rc = src->ops->poll_event(src, &ev, &err);
         if (rc == TR_AGAIN || rc >= 0)
             tr_pl_well(p, &p->source_trouble);
+        p->source_ended = rc == TR_EOF;
         if (rc == TR_AGAIN || rc == TR_NOT_READY || rc == TR_EOF)
             return;
         if (rc >= 0)
@@ -466,7 +467,7 @@ static bool drain_progress(struct tr_runtime *p, int64_t now_ns)
 static int64_t controller_step(struct tr_runtime *p, int64_t now_ns)
 {
     bool draining = atomic_load(&p->draining);
-    if (!draining && atomic_load(&p->stop)) {
+    if (!draining && (atomic_load(&p->stop) || (p->source_ended && !p->n_lanes))) {
         begin_drain(p, now_ns);
         draining = true;
     }

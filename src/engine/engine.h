@@ -1,7 +1,7 @@
 /*
  * engine.h: what the parts of the runtime know of each other. Internal to src/engine.
  *
- *   pipeline.c  making and ending a pipeline, status, metrics          controller.c  the controller thread
+ *   runtime.c   making and ending a pipeline, status, metrics          controller.c  the controller thread
  *   worker.c    pipeline threads                                       terminal.c    tr_out_*
  *   shard.c     shard workers          batch.c  sealed batches         writer.c      writer threads     target.c  bind, swap, probe
  *
@@ -314,10 +314,11 @@ struct tr_runtime {
     struct tr_trouble source_trouble, commit_trouble;
     bool queues_closed;
     bool assigned_before;
+    bool source_ended;              /* no event will come any more: when the last lane has ended the pipeline stops by itself */
     struct tr_cell *m_records, *m_inflight, *m_blocked_ns, *m_blocked, *m_heartbeat, *m_watermark_age, *m_stalled, *m_commits;
 };
 
-/* pipeline.c */
+/* runtime.c */
 void tr_pl_fail(struct tr_runtime *p, const struct tr_err *err); /* any thread; the first one counts */
 void tr_pl_trouble(struct tr_runtime *p, struct tr_trouble *t, const struct tr_err *err);
 void tr_pl_well(struct tr_runtime *p, struct tr_trouble *t);

@@ -8,6 +8,7 @@
 #include "alloc.h"
 #include "check.h"
 #include "random.h"
+#include "runtime_json.h"
 #include "text.h"
 
 /* Making, starting, watching and freeing a pipeline. */
@@ -546,4 +547,15 @@ struct tr_runtime *tr_runtime_free(struct tr_runtime *p)
     tr_mutex_done(&p->lock);
     tr_free(p);
     return NULL;
+}
+
+void tr_runtime_status_json(const struct tr_runtime_status *st, struct tr_json *j)
+{
+    tr_json_num(j, "records_in", (int64_t)st->records_in);
+    tr_json_num(j, "rows_out", (int64_t)st->rows_out);
+    tr_json_num(j, "bytes_out", (int64_t)st->bytes_out);
+    tr_json_num(j, "batches", (int64_t)st->batches);
+    tr_json_num(j, "retries", (int64_t)st->retries);
+    tr_json_num(j, "inflight_bytes", (int64_t)st->inflight_bytes);
+    tr_json_bool(j, "blocked", st->blocked);
 }

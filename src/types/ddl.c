@@ -1,5 +1,6 @@
 #include "ddl.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -83,8 +84,6 @@ int tr_sql_column_type(enum tr_dialect d, enum tr_table_kind kind, const struct 
         rc = TR_NOMEM;
     else if (!tr_dialect_clickhouse(d) || (kind != TR_TABLE_LOG && c->key_pos))
         rc = tr_buf_append_str(out, t);
-    else if (!strncmp(t, "LowCardinality(", 15)) /* Nullable stands within it */
-        rc = tr_buf_printf(out, "LowCardinality(Nullable(%s)", t + 15);
     else
         rc = tr_buf_printf(out, "Nullable(%s)", t);
     tr_buf_done(&type);
@@ -127,6 +126,7 @@ void tr_want_done(struct tr_want *w)
     tr_free(w->ns);
     tr_free(w->name);
     tr_free(w->note);
+    tr_free(w->partition);
     memset(w, 0, sizeof *w);
 }
 
@@ -219,9 +219,22 @@ int tr_want_new(enum tr_dialect d, enum tr_table_kind kind, const struct tr_sche
 
 /* ---- plans ---- */
 
-static int put_key(const struct tr_want *w, struct tr_buf *q)
+/* Names as the dialect quotes them. */
+static int put_ident(const struct tr_want *w, const char *name, struct tr_buf *q)
 {
-    int rc = tr_buf_append_str(q, ", PRIMARY KEY (");
+    return tr_dialect_clickhouse(w->dialect) ? tr_ch_ident(tr_slice_str(name), q) : tr_quote_ident(q, tr_slice_str(name));
+}
+
+static int put_name(enum tr_dialect d, const char *ns, const char *name, struct tr_buf *q)
+{
+    return tr_dialect_clickhouse(d) ? tr_ch_name(ns, name, q) : tr_sql_name(ns, name, q);
+}
+
+/* The columns, the key, and what stands behind them. */
+static int put_tail(const struct tr_want *w, struct tr_buf *q)
+{
+    bool ch = tr_dialect_clickhouse(w->dialect);
+    int rc = ch ? tr_ch_engine_sql(w, q) : tr_buf_append_str(q, ", PRIMARY KEY (");
     bool any = false, more = true;
     for (uint16_t pos = 1; more && rc >= 0; pos++) {
         more = false;
@@ -230,12 +243,14 @@ static int put_key(const struct tr_want *w, struct tr_buf *q)
                 more = true;
                 rc = any ? tr_buf_append_str(q, ", ") : TR_OK;
                 if (rc >= 0)
-                    rc = tr_quote_ident(q, tr_slice_str(w->columns[i].name));
+                    rc = put_ident(w, w->columns[i].name, q);
                 any = true;
                 break;
             }
     }
-    return rc >= 0 ? tr_buf_append_u8(q, ')') : rc;
+    if (rc >= 0)
+        rc = tr_buf_append_u8(q, ')');
+    return rc < 0 ? rc : ch ? tr_ch_settings_sql(w, q) : tr_buf_append_u8(q, ')');
 }
 
 /* " DEFAULT constant": what rows that are there took on at the source when the column was added. It stays with the column, since rows of the
@@ -259,10 +274,11 @@ static int put_fill(const struct tr_want *w, const struct tr_want_column *c, str
 
 static int put_column(const struct tr_want *w, const struct tr_want_column *c, struct tr_buf *q)
 {
-    int rc = tr_quote_ident(q, tr_slice_str(c->name));
+    bool ch = tr_dialect_clickhouse(w->dialect);
+    int rc = put_ident(w, c->name, q);
     if (rc >= 0)
-        rc = tr_buf_printf(q, " %s%s", c->type, c->key_pos ? " NOT NULL" : "");
-    return rc >= 0 ? put_fill(w, c, q) : rc;
+        rc = tr_buf_printf(q, " %s%s", c->type, c->key_pos && !ch ? " NOT NULL" : "");
+    return rc < 0 ? rc : ch ? tr_ch_column_sql(w, c, q) : put_fill(w, c, q);
 }
 
 /* Only where it is missing: CREATE SCHEMA asks for its privilege even where IF NOT EXISTS has nothing to do. */
@@ -270,35 +286,32 @@ static int plan_ns(const struct tr_want *w, struct tr_plan *p)
 {
     struct tr_buf q;
     tr_buf_init(&q);
-    int rc = tr_buf_append_str(&q, "CREATE SCHEMA ");
+    bool ch = tr_dialect_clickhouse(w->dialect);
+    int rc = tr_buf_append_str(&q, ch ? "CREATE DATABASE IF NOT EXISTS " : "CREATE SCHEMA ");
     if (rc >= 0)
-        rc = tr_quote_ident(&q, tr_slice_str(w->ns));
+        rc = put_ident(w, w->ns, &q);
     if (rc >= 0)
-        rc = tr_plan_sql(p, &q, "create schema %s", w->ns);
+        rc = tr_plan_sql(p, &q, "create %s %s", ch ? "database" : "schema", w->ns);
     tr_buf_done(&q);
     return rc;
 }
 
 static int plan_create(const struct tr_want *w, bool no_ns, struct tr_plan *p, struct tr_err *err)
 {
-    if (tr_dialect_clickhouse(w->dialect))
-        return tr_ch_plan_create(w, no_ns, p) < 0 ? nomem(err) : TR_OK;
     struct tr_buf q;
     tr_buf_init(&q);
     int rc = no_ns ? plan_ns(w, p) : TR_OK;
     if (rc >= 0)
         rc = tr_buf_append_str(&q, "CREATE TABLE ");
     if (rc >= 0)
-        rc = tr_sql_name(w->ns, w->name, &q);
+        rc = put_name(w->dialect, w->ns, w->name, &q);
     for (uint32_t i = 0; i < w->n && rc >= 0; i++) {
         rc = tr_buf_append_str(&q, i ? ", " : " (");
         if (rc >= 0)
             rc = put_column(w, &w->columns[i], &q);
     }
     if (rc >= 0)
-        rc = put_key(w, &q);
-    if (rc >= 0)
-        rc = tr_buf_append_u8(&q, ')');
+        rc = put_tail(w, &q);
     if (rc >= 0)
         rc = tr_plan_sql(p, &q, "create table %s", w->name);
     tr_buf_done(&q);
@@ -306,21 +319,19 @@ static int plan_create(const struct tr_want *w, bool no_ns, struct tr_plan *p, s
 }
 
 /* "ALTER TABLE name" and what is done to it. */
-static int put_alter(const char *ns, const char *name, const char *what, struct tr_buf *q)
+static int put_alter(const struct tr_want *w, const char *name, const char *what, struct tr_buf *q)
 {
     int rc = tr_buf_append_str(q, "ALTER TABLE ");
     if (rc >= 0)
-        rc = tr_sql_name(ns, name, q);
+        rc = put_name(w->dialect, w->ns, name, q);
     return rc >= 0 ? tr_buf_append_str(q, what) : rc;
 }
 
 static int plan_add_column(const struct tr_want *w, const struct tr_want_column *c, struct tr_plan *p)
 {
-    if (tr_dialect_clickhouse(w->dialect))
-        return tr_ch_plan_add_column(w, c, p);
     struct tr_buf q;
     tr_buf_init(&q);
-    int rc = put_alter(w->ns, w->name, " ADD COLUMN ", &q);
+    int rc = put_alter(w, w->name, " ADD COLUMN ", &q);
     if (rc >= 0)
         rc = put_column(w, c, &q);
     if (rc >= 0)
@@ -393,10 +404,42 @@ static bool had_column(const struct tr_table_desc *have, const struct tr_want_co
 
 #define CURE "; take a new snapshot (tailrace table resnapshot), or change the sink's table by hand and resume"
 
-static int not_ours(const struct tr_want *w, struct tr_plan *p)
+static int not_ours(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *p)
 {
-    return tr_plan_refuse(p, "table %s%s%s exists in the sink and was not made by tailrace; rename or drop it%s, then resume", w->ns, *w->ns ? "." : "", w->name,
-                          w->dialect == TR_DIALECT_POSTGRES ? ", or give the sink a schema of its own" : tr_dialect_clickhouse(w->dialect) ? ", or give the sink a database of its own" : "");
+    bool ch = tr_dialect_clickhouse(w->dialect);
+    const char *lacks = !ch ? "" : have_column(w, have, "_tr_version") ? " (its column _tr_version has no record of ours as its comment)" : " (it has no column _tr_version)";
+    return tr_plan_refuse(p, "table %s%s%s exists in the sink and was not made by tailrace%s; rename or drop it%s, then resume", w->ns, *w->ns ? "." : "", w->name, lacks,
+                          w->dialect == TR_DIALECT_POSTGRES ? ", or give the sink a schema of its own" : ch ? ", or give the sink a database of its own" : "");
+}
+
+/* One more difference that is not additive; the cure of all comes behind the last. */
+__attribute__((format(printf, 2, 3))) static void differs(struct tr_plan *p, const char *fmt, ...)
+{
+    enum { ROOM_FOR_CURE = 150 };
+    char text[256];
+    size_t n = strlen(p->reason);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (!p->refused)
+        tr_plan_refuse(p, "%s", text);
+    else if (n + strlen(text) + 2 < sizeof p->reason - ROOM_FOR_CURE)
+        snprintf(p->reason + n, sizeof p->reason - n, "; %s", text);
+    else if (n > 4 && strcmp(p->reason + n - 4, ", …") != 0)
+        snprintf(p->reason + n, sizeof p->reason - n, ", …");
+}
+
+/* A column that nobody at the source has. */
+static void column_too_many(const struct tr_want *w, const struct tr_table_desc *have, const struct tr_desc_column *c, struct tr_plan *p)
+{
+    bool theirs = have->positions && *have->positions && !c->source_pos && strncmp(c->name, "_tr_", 4) != 0;
+    if (theirs && c->filled)
+        return;
+    if (theirs && tr_dialect_clickhouse(w->dialect))
+        differs(p, "column %s of table %s was added in the sink and has no default there (with one it may stay)", c->name, w->name);
+    else
+        differs(p, "column %s of table %s is no longer in the source (dropped or renamed)", c->name, w->name);
 }
 
 int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *p, struct tr_err *err)
@@ -404,7 +447,7 @@ int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, stru
     if (!have->exists)
         return plan_create(w, have->no_ns, p, err);
     if (!have->ours)
-        return not_ours(w, p);
+        return not_ours(w, have, p);
     bool soft = w->kind == TR_TABLE_MIRROR_SOFT;
     if (w->kind != TR_TABLE_LOG && soft != (have_column(w, have, "_tr_deleted") != NULL))
         return tr_plan_refuse(p,
@@ -414,7 +457,7 @@ int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, stru
     bool older = w->schema_version < have->note.schema_version;
     for (uint32_t i = 0; i < have->n_columns && !older; i++)
         if (!want_column(w, have->columns[i].name) && w->kind != TR_TABLE_LOG)
-            return tr_plan_refuse(p, "column %s of table %s is no longer in the source (dropped or renamed)" CURE, have->columns[i].name, w->name);
+            column_too_many(w, have, &have->columns[i], p);
     for (uint32_t i = 0; i < w->n; i++) {
         const struct tr_want_column *c = &w->columns[i];
         const struct tr_desc_column *h = have_column(w, have, c->name);
@@ -427,16 +470,20 @@ int tr_reconcile(const struct tr_want *w, const struct tr_table_desc *have, stru
             return tr_plan_refuse(p, "column %s is new in the key of table %s" CURE, c->name, w->name);
         if (!h && c->unfillable)
             return tr_plan_refuse(p, "column %s was added to table %s with values that the stream does not tell (a default that is not a constant)" CURE, c->name, w->name);
-        if (!h && plan_add_column(w, c, p) < 0)
+        if (!h && !p->refused && plan_add_column(w, c, p) < 0)
             return nomem(err);
-        if (h && h->key_pos != c->key_pos)
+        if (h && (tr_dialect_clickhouse(w->dialect) ? !h->key_pos != !c->key_pos : h->key_pos != c->key_pos)) /* its sorting key may stand in any order */
             return tr_plan_refuse(p, "the key of table %s changed at column %s" CURE, w->name, c->name);
         if (h && !older && w->kind != TR_TABLE_LOG && h->source_pos && c->source_pos && h->source_pos != c->source_pos)
             return tr_plan_refuse(p, "column %s of table %s was dropped and added again: its old values are gone at the source" CURE, c->name, w->name);
         if (h && strcasecmp(h->type, c->type) != 0)
-            return tr_plan_refuse(p, "column %s of table %s changed its type from %s to %s%s", c->name, w->name, h->type, c->type,
-                                  w->kind == TR_TABLE_LOG ? "; change the column by hand, or rename the table (another is made), and resume" : CURE);
+            differs(p, "column %s of table %s changed its type from %s to %s", c->name, w->name, h->type, c->type);
     }
+    size_t n = strlen(p->reason);
+    if (p->refused)
+        snprintf(p->reason + n, sizeof p->reason - n, "%s", w->kind == TR_TABLE_LOG ? "; change the column by hand, or rename the table (another is made), and resume" : CURE);
+    else if (tr_dialect_clickhouse(w->dialect))
+        tr_ch_reconcile(w, have, p);
     return TR_OK;
 }
 
@@ -463,14 +510,14 @@ static int put_view_name(const struct tr_want *w, struct tr_buf *q)
 {
     char name[TR_SQL_NAME_MAX + 1];
     tr_sql_derived(w->name, "_live", name);
-    return tr_sql_name(w->ns, name, q);
+    return put_name(w->dialect, w->ns, name, q);
 }
 
 static int plan_drop_view(const struct tr_want *w, struct tr_plan *p)
 {
     struct tr_buf q;
     tr_buf_init(&q);
-    int rc = tr_buf_append_str(&q, "DROP VIEW IF EXISTS ");
+    int rc = tr_buf_append_str(&q, tr_dialect_clickhouse(w->dialect) ? "DROP TABLE IF EXISTS " : "DROP VIEW IF EXISTS ");
     if (rc >= 0)
         rc = put_view_name(w, &q);
     if (rc >= 0)
@@ -483,13 +530,12 @@ int tr_plan_view(const struct tr_want *w, struct tr_plan *p, struct tr_err *err)
 {
     if (w->kind != TR_TABLE_MIRROR_SOFT)
         return TR_OK;
-    if (tr_dialect_clickhouse(w->dialect))
-        return tr_ch_plan_view(w, p) < 0 ? nomem(err) : TR_OK;
     struct tr_buf q;
     tr_buf_init(&q);
-    int rc = plan_drop_view(w, p);
+    bool ch = tr_dialect_clickhouse(w->dialect), replace = ch && (w->dialect & TR_CLICKHOUSE_EXCHANGE); /* where it cannot be replaced, there is none for a moment */
+    int rc = replace ? TR_OK : plan_drop_view(w, p);
     if (rc >= 0)
-        rc = tr_buf_append_str(&q, "CREATE VIEW ");
+        rc = tr_buf_append_str(&q, replace ? "CREATE OR REPLACE VIEW " : "CREATE VIEW ");
     if (rc >= 0)
         rc = put_view_name(w, &q);
     if (rc >= 0)
@@ -500,15 +546,15 @@ int tr_plan_view(const struct tr_want *w, struct tr_plan *p, struct tr_err *err)
             continue;
         rc = tr_buf_append_str(&q, any ? ", " : "");
         if (rc >= 0)
-            rc = tr_quote_ident(&q, tr_slice_str(w->columns[i].name));
+            rc = put_ident(w, w->columns[i].name, &q);
         any = true;
     }
     if (rc >= 0)
         rc = tr_buf_append_str(&q, " FROM ");
     if (rc >= 0)
-        rc = tr_sql_name(w->ns, w->name, &q);
+        rc = put_name(w->dialect, w->ns, w->name, &q);
     if (rc >= 0)
-        rc = tr_buf_append_str(&q, " WHERE NOT _tr_deleted");
+        rc = tr_buf_append_str(&q, ch ? " FINAL WHERE NOT _tr_deleted" : " WHERE NOT _tr_deleted");
     if (rc >= 0)
         rc = tr_plan_sql(p, &q, "make the view over table %s", w->name);
     tr_buf_done(&q);
@@ -517,13 +563,11 @@ int tr_plan_view(const struct tr_want *w, struct tr_plan *p, struct tr_err *err)
 
 int tr_plan_drop(enum tr_dialect d, const char *ns, const char *name, struct tr_plan *p, struct tr_err *err)
 {
-    if (tr_dialect_clickhouse(d))
-        return tr_ch_plan_drop(ns, name, p) < 0 ? nomem(err) : TR_OK;
     struct tr_buf q;
     tr_buf_init(&q);
     int rc = tr_buf_append_str(&q, "DROP TABLE IF EXISTS ");
     if (rc >= 0)
-        rc = tr_sql_name(ns, name, &q);
+        rc = put_name(d, ns, name, &q);
     if (rc >= 0)
         rc = tr_plan_sql(p, &q, "drop table %s", name);
     tr_buf_done(&q);
@@ -534,7 +578,7 @@ static int plan_rename(const struct tr_want *w, const char *shadow, struct tr_pl
 {
     struct tr_buf q;
     tr_buf_init(&q);
-    int rc = put_alter(w->ns, shadow, " RENAME TO ", &q);
+    int rc = put_alter(w, shadow, " RENAME TO ", &q);
     if (rc >= 0)
         rc = tr_quote_ident(&q, tr_slice_str(w->name));
     if (rc >= 0)
@@ -552,7 +596,7 @@ static int plan_rename_key(const struct tr_want *w, const char *from, struct tr_
         return TR_OK;
     struct tr_buf q;
     tr_buf_init(&q);
-    int rc = put_alter(w->ns, w->name, " RENAME CONSTRAINT ", &q);
+    int rc = put_alter(w, w->name, " RENAME CONSTRAINT ", &q);
     if (rc >= 0)
         rc = tr_quote_ident(&q, tr_slice_str(from));
     if (rc >= 0)
@@ -568,9 +612,9 @@ static int plan_rename_key(const struct tr_want *w, const char *from, struct tr_
 int tr_plan_swap(const struct tr_want *w, const struct tr_table_desc *there, const char *shadow, const struct tr_table_desc *build, struct tr_plan *p, struct tr_err *err)
 {
     if (there->exists && !there->ours)
-        return not_ours(w, p);
+        return not_ours(w, there, p);
     if (tr_dialect_clickhouse(w->dialect))
-        return tr_ch_plan_swap(w, there, shadow, p) < 0 ? nomem(err) : TR_OK;
+        return tr_ch_plan_swap(w, there, shadow, p, err) < 0 ? nomem(err) : TR_OK;
     int rc = plan_drop_view(w, p) < 0 ? nomem(err) : tr_plan_drop(w->dialect, w->ns, w->name, p, err);
     if (rc >= 0 && (plan_rename(w, shadow, p) < 0 || plan_rename_key(w, build->key_name, p) < 0))
         rc = nomem(err);

@@ -33,7 +33,6 @@ enum tr_dialect {
     TR_DIALECT_CLICKHOUSE,                     /* what ClickHouse 18.16 has; with more by these: */
     TR_CLICKHOUSE_TODAY = 1 << 4,              /* Bool, Date32, DateTime64, a deduplication window */
     TR_CLICKHOUSE_EXCHANGE = 1 << 5,           /* EXCHANGE TABLES, CREATE OR REPLACE VIEW */
-    TR_CLICKHOUSE_LOW_CARDINALITY = 1 << 6,    /* enums as LowCardinality(String) */
 };
 
 static inline bool tr_dialect_clickhouse(enum tr_dialect d)
@@ -61,6 +60,7 @@ struct tr_want {
     uint32_t schema_version;
     struct tr_want_column *columns;
     uint32_t n;
+    char *partition;           /* ClickHouse: an expression over columns of the key, by which the table is partitioned (tr_ch_partition_by). NULL: none */
     char *note;                /* ClickHouse: the record that is made with the table; the caller puts it there. NULL: none */
 };
 

@@ -31,6 +31,8 @@ void tr_table_desc_done(struct tr_table_desc *d)
     }
     tr_free(d->columns);
     tr_free(d->positions);
+    tr_free(d->engine);
+    tr_free(d->partition);
     memset(d, 0, sizeof *d);
 }
 

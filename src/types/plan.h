@@ -31,18 +31,21 @@ struct tr_desc_column {
     bool not_null;
     uint16_t key_pos;   /* 1-based, 0: not in the primary key */
     int16_t source_pos; /* of the source column it was made for; 0: unknown */
+    bool filled;        /* what rows hold there need not be sent: a default, or computed. Asked where a table may have columns beside ours (ClickHouse) */
 };
 
 struct tr_table_desc {
     bool exists;
     bool ours;          /* noted as made by tailrace; such a table may have been removed since: exists is false then */
-    bool view;          /* its view without the tombstones is there */
+    bool view;          /* its view without the tombstones is there, and shows it as it is */
     bool no_ns;         /* the namespace it would be in is not there either */
     struct tr_desc_column *columns;
     uint32_t n_columns;
     char key_name[TR_SQL_NAME_MAX + 1]; /* of the primary key, where keys have names of their own and keep them through a rename */
     struct tr_table_note note;          /* zero unless ours */
     char *positions;                    /* as recorded (tr_positions_put); NULL: none */
+    char *engine, *partition;           /* ClickHouse: with its arguments and all that follows; the partition key. NULL: not asked */
+    int64_t window;                     /* ClickHouse: how many INSERTs are remembered; -1: unknown. Asked with the engine */
 };
 
 enum tr_plan_op {

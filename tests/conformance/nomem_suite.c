@@ -5,11 +5,11 @@
 #include <sqlite3.h>
 #include <unistd.h>
 
+#include <tailrace/connectors.h>
+
 #include "changelog_kit.h"
 #include "check.h"
 #include "config.h"
-#include "connector_postgres.h"
-#include "connector_sqlite.h"
 #include "control_memory.h"
 #include "control_sqlite.h"
 #include "copytext.h"

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include <tailrace/clock.h>
+#include <tailrace/connectors.h>
 
 #include "ch_sink.h"
-#include "connector_clickhouse.h"
 #include "sink_suite.h"
 
 struct place {

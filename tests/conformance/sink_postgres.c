@@ -5,7 +5,8 @@
 
 #include <libpq-fe.h>
 
-#include "connector_postgres.h"
+#include <tailrace/connectors.h>
+
 #include "pg_sink.h"
 #include "sink_suite.h"
 

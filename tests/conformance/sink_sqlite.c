@@ -6,7 +6,8 @@
 
 #include <sqlite3.h>
 
-#include "connector_sqlite.h"
+#include <tailrace/connectors.h>
+
 #include "sink_suite.h"
 #include "sqlite_sink.h"
 

@@ -28,12 +28,19 @@ tt_sql "create type mood as enum ('good', 'it''s bad')" \
     "insert into every (id, f4, f8, t, by, d, nd) values (-3.25, 'NaN', 1e-320, '', '', '2299-12-31', -0.0000000001)"
 TT_CLICKHOUSE="changelog: ['public.t', 'public.short']"
 [ "$version" = 18 ] && TT_CLICKHOUSE+=', format: native'
-[ "$version" = 26 ] && TT_CLICKHOUSE+=', compression: zstd, low_cardinality: true'
+[ "$version" = 26 ] && TT_CLICKHOUSE+=", compression: zstd, low_cardinality: ['public.every.*', 'public.short.v', 'public.pair.k*']"
+# more partitions in one INSERT than the server's default allows
+TT_CLICKHOUSE+=", order_by: ['public.p* = k1, \"k 2\"'], partition_by: ['public.pair = \`k 2\`', 'public.t = intDiv(id, 1000)']"
 tt_config 'snapshot: {workers: 2, chunk_rows: 300}'
 tt_run
 tt_live public.t public.pair public.short public.every public.marker
 tr_step 'after the snapshot'
 tt_equal public.t public.pair public.short public.every
+
+tr_equal 'the sorting key as configured' 'k1, `k 2`|`k 2`' "$(tr_ch ch "select concat(sorting_key, '|', partition_key) from system.tables where database = 'shop' and name = 'pair'" | sed 's/[()]//g')"
+tr_equal 'a partition for each k 2' 200 "$(tr_ch ch "select uniqExact(partition) from system.parts where active and database = 'shop' and table = 'pair'")"
+[ "$version" = 18 ] || tr_equal 'LowCardinality where a pattern names a String' 'every: a by c e ip iv js nu r t ti, pair: k 2, short: v' \
+    "$(tr_ch ch "select arrayStringConcat(groupArray(concat(table, ': ', c)), ', ') from (select table, arrayStringConcat(arraySort(groupArray(name)), ' ') as c from system.columns where database = 'shop' and table not like '%_live' and type like 'LowCardinality%' group by table order by table)")"
 
 tr_step 'changes, unchanged values, key moves, deletes, TRUNCATE'
 tt_sql 'update t set n = n + 1 where id <= 500' 'update t set id = id + 10000 where id between 101 and 150' "update t set id = id + 10000, v = 'moved' where id between 151 and 160" \

@@ -5,7 +5,7 @@
 
 Every column of every row is fetched as text. SQLite's values are brought back to PostgreSQL's text by type: booleans from 0/1, bytes from
 hex, floats by value (their eight bytes; -0 is 0), everything else must be the same text. Numeric *key* columns of SQLite mirrors are compared by value, as
-documented. Several ClickHouses are shards, whose rows are counted together. ClickHouse's numerics, floats and timestamps are compared by value. Prints a table and ends with 1 when anything is missing, extra or different.
+documented. Several ClickHouses are shards, whose rows are counted together. ClickHouse has a view over every mirror, also of tables that --hard names; its numerics, floats and timestamps are compared by value. Prints a table and ends with 1 when anything is missing, extra or different.
 """
 import argparse
 import decimal
@@ -182,7 +182,8 @@ def main():
     print(f"{'table':<32} {'rows':>9}  {'mirror':<10} {'lost':>6} {'wrong':>6} {'extra':>6}")
     for full, t in zip(o.tables, tables(o.source, o.tables)):
         source = export_pg(o.source, t, t.source)
-        suffix = "_changelog" if full in no_key else "" if full in hard else "_live"
+        view = "_changelog" if full in no_key else "_live"
+        suffix = "" if full in hard else view
         sides = []
         if o.sqlite:
             sides.append(("sqlite", lambda: export_sqlite(o.sqlite, t, quote(lite_name(t) + suffix)), True))
@@ -190,7 +191,7 @@ def main():
             name = f"{quote(o.schema)}.{quote(lite_name(t) + suffix)}" if o.schema else f"{quote(t.ns)}.{quote(t.name + suffix)}"
             sides.append(("postgres", lambda: export_pg(o.postgres, t, name), False))
         if o.clickhouse:
-            sides.append(("clickhouse", lambda: sum((export_clickhouse(url, t, f"{quote(o.database)}.{quote(lite_name(t) + suffix)}{' FINAL' if full in no_key else ''}") for url in o.clickhouse), []), "clickhouse"))
+            sides.append(("clickhouse", lambda: sum((export_clickhouse(url, t, f"{quote(o.database)}.{quote(lite_name(t) + view)}{' FINAL' if full in no_key else ''}") for url in o.clickhouse), []), "clickhouse"))
         for side, export, lite in sides:
             try:
                 lost, wrong, extra = compare(t, source, export(), lite)

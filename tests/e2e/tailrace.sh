@@ -10,7 +10,8 @@
 #   tt_live public.t public.u                         # waits until both mirrors have them live
 #   tt_equal public.t public.u                        # a marker row, the wait for it in both mirrors, compare.py
 #
-# With a ClickHouse server of clickhouse.sh, TT_CH=its name: a third mirror, sink `ch`, in its database `shop`. With several, 'a b': its shards.
+# With a ClickHouse server of clickhouse.sh, TT_CH=its name: a third mirror, sink `ch`, in its database `shop`. With several, 'a b': its shards. SINK=clickhouse in the environment
+# (clickhouse18: of 18.16) starts one, so that a test runs with it as well.
 #
 # Variables before tt_config: TT_SOURCE (more lines of the source section), TT_LITE, TT_PG, TT_CLICKHOUSE (more of each sink's), TT_CH_URLS (for those of TT_CH), TT_HEARTBEAT, TT_COMMIT, TT_ENGINE
 # (more of the engine's, as "key: value").
@@ -36,6 +37,17 @@ tt_start() {
     fi
     TT_LITE_FILE=$TR_TMP/mirror.db
     TT_YAML=$TR_TMP/tailrace.yaml
+    case ${SINK:-} in
+    clickhouse | clickhouse18)
+        # shellcheck source=tests/e2e/clickhouse.sh
+        . "$TR_E2E_DIR/clickhouse.sh"
+        [ "$SINK" = clickhouse ] && version=26 || version=18
+        tr_ch_start "$version" ch
+        TT_CH=ch
+        ;;
+    '') ;;
+    *) tr_fail "SINK is clickhouse or clickhouse18, not '$SINK'" ;;
+    esac
     tt_sql 'create table marker (id int primary key)'
 }
 
@@ -51,6 +63,15 @@ tt_psql() {
 tt_sql() { tt_psql "$TT_SHOP" "$@"; }
 tt_mirror() { tt_psql "$TT_MIRROR" "$@"; }
 tt_lite() { sqlite3 -bail -cmd '.timeout 10000' "$TT_LITE_FILE" "$@"; }
+# On the ClickHouse mirror, if there is one; on every shard of it, one answer behind the other.
+tt_ch() {
+    local s name
+    for s in "$@"; do
+        for name in ${TT_CH:-}; do
+            tr_ch "$name" "$s" || return
+        done
+    done
+}
 
 tt_clickhouse_sink() {
     [ -n "${TT_CH:-}" ] || return 0
@@ -116,7 +137,7 @@ for l in [s["capture"]["tables"]] + [k["tables"] for k in s["sinks"]]:
 }
 
 # tt_in_sinks TABLE: its state in the SQLite sink and in the PostgreSQL sink.
-tt_in_sinks() { tt_state "$1" | sed 1d | cut -d'|' -f1 | xargs; }
+tt_in_sinks() { tt_state "$1" | sed '1d; 4,$d' | cut -d'|' -f1 | xargs; }
 
 # tt_waits TABLE REGEX [SECONDS]: status says that its snapshot, or a sink's table, is in such a state for such a reason.
 tt_waits() {
@@ -172,14 +193,6 @@ tt_live() {
         done
         tr_fail "not live: $*"
     }
-}
-
-# tt_ch SQL: of all shards, one answer after the other.
-tt_ch() {
-    local name
-    for name in $TT_CH; do
-        tr_ch "$name" "$1" || return
-    done
 }
 
 # A last change, by which both mirrors can be seen to have arrived: mirrors are consistent, so what came before it is there too.

@@ -20,6 +20,7 @@ tt_equal public.t
 tt_kill
 rm -rf "$TR_TMP/state" "$TT_LITE_FILE"*
 tr_psql src -c 'drop database mirror' -c 'create database mirror'
+tt_ch 'drop database shop'
 tr_wait_until 20 "tr_psql src -c \"select pg_drop_replication_slot('tailrace')\" >/dev/null 2>&1" || tr_fail 'the slot stays in use'
 tt_run snapshot.before_chunk=sleep:60:1+
 tr_wait_until 20 "tt_state public.t | grep -q '^snapshot'" || tr_fail 'no snapshot of t'
@@ -61,6 +62,7 @@ tr_wait_until 20 'tt_status >/dev/null'
 tt_waits public.w '^paused'
 tt_mirror 'drop view w_live' 'alter table w drop column d'
 tt_lite 'drop view w_live; alter table w drop column d'
+tt_ch 'alter table shop.w drop column d'
 "$TAILRACE" table resume public.w -c "$TT_YAML" >/dev/null
 tt_live public.w
 tt_equal public.w public.u public.t

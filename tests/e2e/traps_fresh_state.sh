@@ -4,7 +4,7 @@
 set -euo pipefail
 # shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
-tt_start 15
+tt_start "${1:-15}"
 tt_sql "create table t (id int primary key, v text)" "insert into t select g, 'v' from generate_series(1, 50) g"
 TT_COMMIT=1s
 tt_config
@@ -22,6 +22,6 @@ for how in TERM KILL; do
     tt_sql "insert into t select max(id) + 1, 'last' from t"
     tr_wait_until 30 '[ "$(tt_mirror "select max(id) from t_live")" = "$(tt_sql "select max(id) from t")" ]'
     tr_wait_until 30 '[ "$(tt_lite "select max(id) from t_live")" = "$(tt_sql "select max(id) from t")" ]'
-    python3 "$TR_E2E_DIR/compare.py" --source "$TT_SHOP" --sqlite "$TT_LITE_FILE" --postgres "$TT_MIRROR" public.t
+    tt_equal public.t
 done
 tr_step "done"

@@ -5,7 +5,7 @@
 set -euo pipefail
 # shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
-tt_start 15
+tt_start "${1:-15}"
 tt_sql "create table t (id int primary key, v text)" "insert into t select g, 'v' from generate_series(1, 5) g" "create table other (id int primary key)"
 TT_COMMIT=1s
 tt_config
@@ -30,5 +30,5 @@ tt_run
 tr_wait_until 30 'all_are paused' || tr_fail "a dropped column did not pause the table: $(states)"
 "$TAILRACE" table resnapshot public.t -c "$TT_YAML"
 tr_wait_until 30 'all_are live'
-python3 "$TR_E2E_DIR/compare.py" --source "$TT_SHOP" --sqlite "$TT_LITE_FILE" --postgres "$TT_MIRROR" public.t public.other
+tt_equal public.t public.other
 tr_step "done"

@@ -5,7 +5,7 @@
 set -euo pipefail
 # shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
-tt_start 15
+tt_start "${1:-15}"
 tt_sql "create table t (id int primary key, v text)" "insert into t select g, 'old' from generate_series(1, 50) g" \
     "create table t_new (like t including all)" "insert into t_new values (1, 'new'), (99, 'new')" \
     "create table u (id int primary key, v text)" "insert into u select g, 'old' from generate_series(1, 50) g" \
@@ -26,5 +26,5 @@ tr_wait_until 30 all_live
 tt_sql "insert into t values (7, 'more')" "update u set v = 'more' where id = 7" "delete from d" "insert into d values (8, 'more')"
 tr_wait_until 30 '[ "$(tt_lite "select count(*) from d_live where id = 8")" = 1 ]'
 tr_wait_until 30 '[ "$(tt_mirror "select count(*) from d_live where id = 8")" = 1 ]'
-python3 "$TR_E2E_DIR/compare.py" --source "$TT_SHOP" --sqlite "$TT_LITE_FILE" --postgres "$TT_MIRROR" public.t public.u public.d
+tt_equal public.t public.u public.d
 tr_step "done"

@@ -1,8 +1,8 @@
 /* A configuration file. First byte: bit 0, for who only looks. It loads, the same way each time, or the message says in which line what is wrong. */
 #include "check.h"
+
+#include <tailrace/connectors.h>
 #include "config.h"
-#include "connector_postgres.h"
-#include "connector_sqlite.h"
 #include "fuzz.h"
 
 /* libfyaml 0.7 loses 1 KiB over a quoted text of many pieces; a process reads its configuration once. */

@@ -37,6 +37,7 @@ FLOORS = {
     "connector": 5,
     "cdc": 6,
     "admin": 7,
+    "pipeline": 8,
     "cli": 8,
 }
 NESTED = ("client", "connector")

@@ -218,6 +218,34 @@ static void refuses(void **state)
     tr_sqlsink_done(&sink);
 }
 
+static int check_as(uint32_t version, enum tr_target_variant v)
+{
+    struct tr_schema *s = schema_of("public", "t", version);
+    fake.n_calls = 0;
+    memset(&err, 0, sizeof err);
+    int rc = tr_sqlsink_check(&sink.sink, s, v, INT64_MAX, &err);
+    assert_int_equal(fake.n_calls, 0); /* nothing is asked of the sink */
+    tr_schema_unref(s);
+    return rc;
+}
+
+static void checks(void **state)
+{
+    (void)state;
+    open_sink("one");
+    assert_int_equal(check_as(1, TR_TARGET_MIRROR), TR_OK); /* not there yet */
+    fake.tables[0] = (struct table){"t", "public.t", true, true, 5, 1, NULL};
+    assert_int_equal(check_as(2, TR_TARGET_MIRROR), TR_OK); /* a column would be added */
+    assert_int_equal(check_as(1, TR_TARGET_CHANGELOG), TR_OK);
+    fake.tables[0].version = 2; /* the source's own description has no version, and is the newest there is */
+    assert_int_equal(check_as(1, TR_TARGET_MIRROR), TR_REJECT);
+    assert_non_null(strstr(err.msg, "sink m: column v of table t is no longer in the source"));
+    fake.tables[0] = (struct table){"t", NULL, true, true, 0, 0, NULL};
+    assert_int_equal(check_as(1, TR_TARGET_MIRROR), TR_REJECT);
+    assert_non_null(strstr(err.msg, "was not made by tailrace"));
+    tr_sqlsink_done(&sink);
+}
+
 static void swaps(void **state)
 {
     (void)state;
@@ -268,6 +296,6 @@ static void says_what_is_built(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(makes), cmocka_unit_test(fits), cmocka_unit_test(refuses), cmocka_unit_test(swaps), cmocka_unit_test(says_what_is_built)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(makes), cmocka_unit_test(fits), cmocka_unit_test(refuses), cmocka_unit_test(checks), cmocka_unit_test(swaps), cmocka_unit_test(says_what_is_built)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

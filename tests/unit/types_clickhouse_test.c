@@ -146,8 +146,6 @@ static void test_types(void **state)
     is_type(TR_DIALECT_CLICKHOUSE, TR_TYPE_DATE, -1, 0, "Nullable(String)");
     is_type(TR_DIALECT_CLICKHOUSE, TR_TYPE_BOOL, -1, 0, "Nullable(UInt8)");
     is_type(TODAY, TR_TYPE_ENUM, -1, 0, "Nullable(String)");
-    is_type(TODAY | TR_CLICKHOUSE_LOW_CARDINALITY, TR_TYPE_ENUM, -1, 0, "LowCardinality(Nullable(String))");
-    is_type(TODAY | TR_CLICKHOUSE_LOW_CARDINALITY, TR_TYPE_TEXT, -1, 0, "Nullable(String)");
     is_type(TODAY, TR_TYPE_JSON, -1, 0, "Nullable(String)");
     is_type(TODAY, TR_TYPE_UUID, -1, 0, "Nullable(UUID)");
 }
@@ -191,9 +189,124 @@ static void test_sorting_keys(void **state)
     }
 }
 
+#define SLICE(text) tr_slice_str(text)
+
+static void refused(int (*option)(struct tr_want *, const char *, struct tr_slice, struct tr_err *), struct tr_want *w, const char *text, const char *why)
+{
+    struct tr_err err = {0};
+    assert_int_equal(option(w, "s.t", SLICE(text), &err), TR_REJECT);
+    if (!strstr(err.msg, why))
+        fail_msg("'%s': %s", text, err.msg);
+}
+
+static void test_options_of_a_table(void **state)
+{
+    (void)state;
+    const struct tr_column c[] = {ID, K, AT};
+    struct tr_schema *s = schema_of(c, 3);
+    struct tr_table_desc none = {0};
+    struct tr_plan p = {0};
+    struct tr_want w = want_of(TODAY, TR_TABLE_MIRROR_HARD, s, NULL);
+    assert_int_equal(tr_ch_order_by(&w, "s.t", SLICE("\"i d\", `k\"\\\\`"), NULL), TR_OK);
+    static const char *const good[] = {"tuple()", "intDiv(`i d`, 1000)", "(\"i d\" % 10, substring(`k\"\\\\`, 1, 1))", "'i'' d' = `k\"\\\\`", "1.5e3 + 0x1f"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        assert_int_equal(tr_ch_partition_by(&w, "s.t", SLICE(good[i]), NULL), TR_OK);
+    assert_int_equal(tr_ch_partition_by(&w, "s.t", SLICE(good[1]), NULL), TR_OK);
+    assert_int_equal(tr_ch_low_cardinality(&w.columns[0]), TR_OK); /* an Int32, and stays one */
+    assert_int_equal(tr_ch_low_cardinality(&w.columns[1]), TR_OK);
+    assert_int_equal(tr_reconcile(&w, &none, &p, NULL), TR_OK);
+    assert_string_equal(text_of(&p), "CREATE TABLE \"m\".\"t\" (\"i d\" Int32, \"k\\\"\\\\\" LowCardinality(String), \"at\" Nullable(DateTime64(6, 'UTC')), \"_tr_version\" UInt64)"
+                                     " ENGINE = ReplacingMergeTree(_tr_version) PARTITION BY (intDiv(`i d`, 1000)) ORDER BY (\"i d\", \"k\\\"\\\\\")"
+                                     " SETTINGS non_replicated_deduplication_window = 1000, fsync_after_insert = 1, fsync_part_directory = 1, min_rows_to_fsync_after_merge = 1\n");
+    refused(tr_ch_order_by, &w, "\"i d\"", "lacks k");
+    refused(tr_ch_order_by, &w, "`i d`, `i d`", "twice");
+    refused(tr_ch_order_by, &w, "`i d`, at", "at is no column of the table's key");
+    refused(tr_ch_order_by, &w, "`i d` desc", "desc is no column of the key");
+    refused(tr_ch_order_by, &w, "lower(`i d`)", "names with commas");
+    refused(tr_ch_order_by, &w, "`i d`,", "names with commas");
+    refused(tr_ch_partition_by, &w, "toYYYYMM(at)", "uses at, which is no column of its key");
+    refused(tr_ch_partition_by, &w, "intDiv(`i d`, 10) + _tr_version", "uses _tr_version");
+    refused(tr_ch_partition_by, &w, "(select 1)", "uses select");
+    refused(tr_ch_partition_by, &w, "`i d`) order by (`i d`", "parentheses");
+    refused(tr_ch_partition_by, &w, "intDiv(`i d`, 10", "parentheses");
+    refused(tr_ch_partition_by, &w, ")(", "parentheses");
+    refused(tr_ch_partition_by, &w, "a_name_that_is_longer_than_any_column_of_postgresql_can_be_because_it_has_more_than_63_bytes", "no column");
+    assert_int_equal(w.columns[0].key_pos, 1); /* what is refused changes nothing */
+    tr_want_done(&w);
+    tr_schema_unref(s);
+}
+
+/* A table that is there: id and v as wanted, with so much of it altered. */
+static void fits(const char *engine, const char *partition, int64_t window, const struct tr_desc_column *more, const char *why)
+{
+    const struct tr_column c[] = {{.name = "id", .source_type = "integer", .type = TR_TYPE_INT32, .key_pos = 1, .source_pos = 1, .precision = -1},
+                                  {.name = "v", .source_type = "text", .type = TR_TYPE_TEXT, .source_pos = 2, .precision = -1},
+                                  {.name = "w", .source_type = "text", .type = TR_TYPE_TEXT, .source_pos = 3, .precision = -1}};
+    struct tr_schema *s = schema_of(c, 3);
+    struct tr_want w = want_of(TODAY, TR_TABLE_MIRROR_HARD, s, NULL);
+    struct tr_table_desc have = {.exists = true, .ours = true, .engine = strdup(engine), .partition = strdup(partition), .window = window};
+    struct tr_plan p = {0};
+    bool odd = more && !strcmp(more->name, "v");
+    assert_int_equal(tr_desc_add(&have, "id", "Int32", false, 1), TR_OK);
+    assert_int_equal(tr_desc_add(&have, "v", odd ? more->type : "Nullable(String)", false, odd ? more->key_pos : 0), TR_OK);
+    assert_int_equal(tr_desc_add(&have, "w", odd && !more->key_pos ? "String" : "Nullable(String)", false, 0), TR_OK);
+    assert_int_equal(tr_desc_add(&have, "_tr_version", "UInt64", false, 0), TR_OK);
+    if (more && !odd) {
+        assert_int_equal(tr_desc_add(&have, more->name, more->type, false, 0), TR_OK);
+        have.columns[4].filled = more->filled;
+    }
+    assert_int_equal(tr_positions_get("2:id=1;1:v=2;1:w=3;", &have), TR_OK);
+    assert_int_equal(tr_reconcile(&w, &have, &p, NULL), TR_OK);
+    assert_int_equal(p.n, 0);
+    if (!why ? p.refused : !strstr(p.reason, why))
+        fail_msg("%s, %s: '%s'", engine, partition, p.reason);
+    tr_plan_done(&p);
+    tr_want_done(&w);
+    tr_table_desc_done(&have);
+    tr_schema_unref(s);
+}
+
+static void test_tables_that_are_there(void **state)
+{
+    (void)state;
+#define OURS "ReplacingMergeTree(_tr_version) ORDER BY id"
+    fits(OURS, "", -1, NULL, NULL);
+    fits(OURS " SETTINGS non_replicated_deduplication_window = 1000", "intDiv(id, 10)", 1000, NULL, NULL);
+    fits("ReplicatedReplacingMergeTree('/a(b)', 'r', _tr_version) ORDER BY id", "", 100, NULL, NULL);
+    fits("SharedReplacingMergeTree(_tr_version) ORDER BY id", "", -1, NULL, NULL);
+    fits("MergeTree ORDER BY _tr_version", "", -1, NULL, "table m.t has the engine MergeTree in the sink, and must have ReplacingMergeTree(_tr_version)");
+    fits("ReplacingMergeTree ORDER BY id", "", -1, NULL, "must have ReplacingMergeTree(_tr_version)");
+    fits("ReplacingMergeTree(v_tr_version) ORDER BY id", "", -1, NULL, "must have ReplacingMergeTree(_tr_version)");
+    fits("ReplacingMergeTree(_tr_version, _tr_deleted) ORDER BY id", "", -1, NULL, "must have ReplacingMergeTree(_tr_version)");
+    fits("MergeTree COMMENT 'ReplacingMergeTree(_tr_version)'", "", -1, NULL, "must have ReplacingMergeTree(_tr_version)");
+    fits(OURS, "v", -1, NULL, "table m.t is partitioned by v in the sink");
+    fits(OURS, "", 0, NULL, "table m.t has non_replicated_deduplication_window = 0 in the sink, so an INSERT that comes again because its answer was lost leaves its rows twice;"
+                            " ALTER TABLE m.t MODIFY SETTING non_replicated_deduplication_window = 1000, then resume");
+    fits("ReplicatedReplacingMergeTree('/a', 'r', _tr_version)", "", 0, NULL, "ALTER TABLE m.t MODIFY SETTING replicated_deduplication_window = 1000");
+    fits(OURS, "", -1, &(struct tr_desc_column){.name = (char[]){"x"}, .type = (char[]){"Int8"}, .filled = true}, NULL);
+    fits(OURS, "", -1, &(struct tr_desc_column){.name = (char[]){"x"}, .type = (char[]){"Int8"}}, "column x of table t was added in the sink and has no default there");
+    fits(OURS, "", -1, &(struct tr_desc_column){.name = (char[]){"v"}, .type = (char[]){"Int8"}},
+         "column v of table t changed its type from Int8 to Nullable(String); column w of table t changed its type from String to Nullable(String); take a new snapshot");
+    fits(OURS, "", -1, &(struct tr_desc_column){.name = (char[]){"v"}, .type = (char[]){"Nullable(String)"}, .key_pos = 2}, "the key of table t changed at column v");
+}
+
+static void test_windows(void **state)
+{
+    (void)state;
+    int64_t n;
+    assert_string_equal(tr_ch_window("ReplacingMergeTree(v) ORDER BY id SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 7", &n), "non_replicated_deduplication_window");
+    assert_int_equal(n, 7);
+    assert_string_equal(tr_ch_window("MergeTree ORDER BY id", &n), "non_replicated_deduplication_window");
+    assert_int_equal(n, -1);
+    assert_string_equal(tr_ch_window("ReplicatedMergeTree('a', 'b') SETTINGS non_replicated_deduplication_window = 7", &n), "replicated_deduplication_window");
+    assert_int_equal(n, -1);
+    assert_null(tr_ch_window("SharedReplacingMergeTree ORDER BY id", &n));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_tables), cmocka_unit_test(test_swaps), cmocka_unit_test(test_columns_are_added), cmocka_unit_test(test_types), cmocka_unit_test(test_records),
-                                       cmocka_unit_test(test_sorting_keys)};
+                                       cmocka_unit_test(test_sorting_keys), cmocka_unit_test(test_options_of_a_table), cmocka_unit_test(test_tables_that_are_there),
+                                       cmocka_unit_test(test_windows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,6 +69,14 @@ static enum tr_table_kind table_kind(const struct tr_sqlsink *s, const struct tr
     return TR_TABLE_MIRROR_SOFT;
 }
 
+int tr_sqlsink_want(const struct tr_sqlsink *s, enum tr_table_kind kind, const struct tr_schema *sc, const char *ns, const char *name, struct tr_want *ret, struct tr_err *err)
+{
+    int rc = tr_want_new(s->dialect, kind, sc, ns, name, ret, err);
+    if (rc >= 0 && s->shape && (rc = s->shape(s, sc, ret, err)) < 0)
+        tr_want_done(ret);
+    return rc;
+}
+
 static struct tr_table_note note_of(const struct tr_schema *sc, enum tr_target_variant v)
 {
     struct tr_table_note n = {.schema_version = sc->version};
@@ -93,10 +101,15 @@ static int describe(struct tr_sqlsink *s, const struct place *p, int64_t deadlin
     return s->catalog->ops->describe(s->catalog, p->ns, p->name, deadline_ns, ret, err);
 }
 
+static int refused(const struct tr_sqlsink *s, const struct tr_plan *p, struct tr_err *err)
+{
+    return p->refused ? tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: %s", s->what, p->reason) : TR_OK;
+}
+
 static int execute(struct tr_sqlsink *s, const struct tr_plan *p, int64_t deadline_ns, struct tr_err *err)
 {
     if (p->refused)
-        return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s: %s", s->what, p->reason);
+        return refused(s, p, err);
     int rc = p->n ? s->catalog->ops->execute(s->catalog, p, deadline_ns, err) : TR_OK;
     if (rc == TR_STALE) { /* a statement of ours that the database does not take: asking again will not help */
         rc = TR_REJECT;
@@ -198,28 +211,52 @@ static int new_target(struct tr_sqlsink *s, const struct tr_schema *sc, enum tr_
     return TR_OK;
 }
 
+/* What there is to do to a table; nothing of it is done. */
+static int plan_table(struct tr_sqlsink *s, const struct tr_schema *sc, enum tr_target_variant v, const struct place *p, uint64_t snapshot_id, uint32_t version, int64_t deadline_ns,
+                      struct tr_plan *ret, struct tr_err *err)
+{
+    struct tr_table_note n = note_of(sc, v);
+    struct tr_want w = {0};
+    struct tr_table_desc have = {0};
+    n.snapshot_id = snapshot_id;
+    n.schema_version = version;
+    int rc = tr_sqlsink_want(s, table_kind(s, sc, v), sc, p->ns, p->name, &w, err);
+    w.schema_version = version;
+    if (rc >= 0)
+        rc = note_with_table(s, &n, v, p, &w, err);
+    if (rc >= 0)
+        rc = describe(s, p, deadline_ns, &have, err);
+    if (rc >= 0)
+        rc = plan_bind(s, &w, p, v, &n, &have, ret, err);
+    tr_table_desc_done(&have);
+    tr_want_done(&w);
+    return rc;
+}
+
+int tr_sqlsink_check(struct tr_sink *ts, const struct tr_schema *sc, enum tr_target_variant v, int64_t deadline_ns, struct tr_err *err)
+{
+    struct tr_sqlsink *s = of(ts);
+    struct place p = place_of(s, sc, v);
+    struct tr_plan plan = {0};
+    int rc = plan_table(s, sc, v, &p, 0, UINT32_MAX, deadline_ns, &plan, err);
+    if (rc >= 0)
+        rc = refused(s, &plan, err);
+    tr_plan_done(&plan);
+    return rc;
+}
+
 int tr_sqlsink_bind(struct tr_sink *ts, const struct tr_schema *sc, enum tr_target_variant v, uint64_t snapshot_id, int64_t deadline_ns, struct tr_target **ret,
                     struct tr_err *err)
 {
     struct tr_sqlsink *s = of(ts);
+    if (v == TR_TARGET_APPEND)
+        return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s keeps mirrors and changelog tables only: it cannot append to %s.%s", s->what, sc->ns, sc->name);
     struct place p = place_of(s, sc, v);
-    struct tr_table_note n = note_of(sc, v);
-    struct tr_want w = {0};
-    struct tr_table_desc have = {0};
     struct tr_plan plan = {0};
-    n.snapshot_id = snapshot_id;
-    int rc = tr_want_new(s->dialect, table_kind(s, sc, v), sc, p.ns, p.name, &w, err);
-    if (rc >= 0)
-        rc = note_with_table(s, &n, v, &p, &w, err);
-    if (rc >= 0)
-        rc = describe(s, &p, deadline_ns, &have, err);
-    if (rc >= 0)
-        rc = plan_bind(s, &w, &p, v, &n, &have, &plan, err);
+    int rc = plan_table(s, sc, v, &p, snapshot_id, sc->version, deadline_ns, &plan, err);
     if (rc >= 0)
         rc = execute(s, &plan, deadline_ns, err);
     tr_plan_done(&plan);
-    tr_table_desc_done(&have);
-    tr_want_done(&w);
     if (rc < 0)
         return rc;
     struct tr_sqltarget *t = known_target(s, sc, v);
@@ -249,7 +286,7 @@ int tr_sqlsink_swap(struct tr_sink *ts, const struct tr_schema *sc, uint64_t sna
     if (rc >= 0 && !done && !have_build)
         rc = removed(s, "the build of table", &mirror, &n, err);
     if (rc >= 0 && !done)
-        rc = tr_want_new(s->dialect, table_kind(s, sc, TR_TARGET_MIRROR), sc, mirror.ns, mirror.name, &w, err);
+        rc = tr_sqlsink_want(s, table_kind(s, sc, TR_TARGET_MIRROR), sc, mirror.ns, mirror.name, &w, err);
     if (rc >= 0 && !done)
         rc = tr_plan_swap(&w, &there, shadow.name, &build, &plan, err);
     if (rc >= 0)

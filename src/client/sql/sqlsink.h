@@ -41,6 +41,8 @@ struct tr_sqlsink {
     char name[96], what[112];  /* as configured; "sink NAME" begins every message */
     uint64_t lease_token;
     struct tr_strv hard_delete;
+    /* What the sink's own options say of a table, put into what is wanted of it. NULL: nothing. REJECT, RETRY. */
+    int (*shape)(const struct tr_sqlsink *s, const struct tr_schema *schema, struct tr_want *io, struct tr_err *err);
     struct tr_list targets;
     uint64_t next_id;
 };
@@ -61,10 +63,13 @@ void tr_sqlsink_name(const char *one_ns, const char *ns, const char *name, char 
 
 /* The name of the table that a variant is kept in. */
 void tr_sqlsink_place(const struct tr_sqlsink *s, const struct tr_schema *schema, enum tr_target_variant v, char out[TR_SQL_NAME_MAX + 1]);
+/* What is wanted of a table: by its definition, and by the sink's options. */
+int tr_sqlsink_want(const struct tr_sqlsink *s, enum tr_table_kind kind, const struct tr_schema *schema, const char *ns, const char *name, struct tr_want *ret, struct tr_err *err);
 
 /* Members of tr_sink_ops. */
 int tr_sqlsink_bind(struct tr_sink *s, const struct tr_schema *schema, enum tr_target_variant v, uint64_t snapshot_id, int64_t deadline_ns, struct tr_target **ret,
                     struct tr_err *err);
+int tr_sqlsink_check(struct tr_sink *s, const struct tr_schema *schema, enum tr_target_variant v, int64_t deadline_ns, struct tr_err *err);
 int tr_sqlsink_swap(struct tr_sink *s, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err);
 int tr_sqlsink_built(struct tr_sink *s, const struct tr_schema *schema, int64_t deadline_ns, uint64_t *ret_snapshot_id, struct tr_err *err);
 int tr_sqlsink_encoder_new(struct tr_sink *s, const struct tr_target *t, struct tr_encoder **ret, struct tr_err *err);

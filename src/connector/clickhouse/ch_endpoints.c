@@ -175,7 +175,7 @@ static int ask_server(struct ch_sink *s, int64_t deadline_ns, bool *ret_has_data
     if (rc >= 0 && !year)
         rc = tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: what answers at %s is no ClickHouse", s->sql.what, here(s)->url);
     if (rc >= 0) {
-        int d = TR_DIALECT_CLICKHOUSE | (s->o->low_cardinality ? TR_CLICKHOUSE_LOW_CARDINALITY : 0);
+        int d = TR_DIALECT_CLICKHOUSE;
         if (year * 100 + month >= TODAY)
             d |= TR_CLICKHOUSE_TODAY | (strstr(text, "\tOrdinary") ? 0 : TR_CLICKHOUSE_EXCHANGE);
         *ret_has_database = !strstr(text, "\t\n");
@@ -345,6 +345,17 @@ int tr_ch_bind(struct ch_sink *s, const struct tr_schema *schema, enum tr_target
     for (uint32_t i = 0; i < s->n_endpoints; i++)
         j.newest = TR_MAX(j.newest, j.ids[i]);
     return rc >= 0 ? at_each(s, bind_here, &j, deadline_ns, err) : rc;
+}
+
+static int check_here(struct ch_sink *s, struct job *j, int64_t deadline_ns, struct tr_err *err)
+{
+    return tr_sqlsink_check(&s->sql.sink, j->schema, j->variant, deadline_ns, err);
+}
+
+int tr_ch_check(struct ch_sink *s, const struct tr_schema *schema, enum tr_target_variant v, int64_t deadline_ns, struct tr_err *err)
+{
+    struct job j = {.schema = schema, .variant = v};
+    return at_each(s, check_here, &j, deadline_ns, err);
 }
 
 int tr_ch_built(struct ch_sink *s, const struct tr_schema *schema, int64_t deadline_ns, uint64_t *ret, struct tr_err *err)

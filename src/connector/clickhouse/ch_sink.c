@@ -8,10 +8,10 @@
 #include <stdlib.h>
 
 #include <tailrace/clock.h>
+#include <tailrace/connectors.h>
 
 #include "alloc.h"
 #include "check.h"
-#include "connector_clickhouse.h"
 #include "ddl_clickhouse.h"
 #include "text.h"
 
@@ -24,45 +24,22 @@ static struct ch_sink *of(struct tr_sink *s)
 
 /* ---- operations ---- */
 
-/* The definition as this sink keeps it: columns that as_text names are text, whatever they are at the source. */
-static int as_kept(const struct ch_sink *s, const struct tr_schema *schema, struct tr_schema **ret, struct tr_err *err)
-{
-    const struct tr_strv *patterns = &s->o->as_text;
-    struct tr_column *c = patterns->n ? tr_calloc(schema->n_columns + 1, sizeof *c) : NULL;
-    if (!patterns->n) {
-        *ret = tr_schema_ref(schema);
-        return TR_OK;
-    }
-    if (!c)
-        return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: no memory for a table", s->sql.what);
-    for (uint32_t i = 0; i < schema->n_columns; i++) {
-        char name[3 * TR_SQL_NAME_MAX + 3];
-        c[i] = schema->columns[i];
-        snprintf(name, sizeof name, "%s.%s.%s", schema->ns, schema->name, c[i].name);
-        for (size_t k = 0; k < patterns->n; k++)
-            if (tr_glob(tr_slice_str(patterns->v[k]), tr_slice_str(name)))
-                c[i].type = TR_TYPE_TEXT;
-    }
-    struct tr_schema_def d = {.table_id = schema->table_id,
-                              .version = schema->version,
-                              .ns = schema->ns,
-                              .name = schema->name,
-                              .no_key_reason = schema->no_key_reason,
-                              .columns = c,
-                              .n_columns = schema->n_columns,
-                              .full_identity = schema->full_identity,
-                              .source_id = schema->source_id};
-    int rc = tr_schema_new(&d, ret, err);
-    tr_free(c);
-    return rc == TR_NOMEM ? TR_RETRY : rc;
-}
-
 static int bind_table(struct tr_sink *ts, const struct tr_schema *schema, enum tr_target_variant v, uint64_t snapshot_id, int64_t deadline_ns, struct tr_target **ret, struct tr_err *err)
 {
     struct tr_schema *kept = NULL;
-    int rc = as_kept(of(ts), schema, &kept, err);
+    int rc = tr_ch_as_kept(of(ts), schema, &kept, err);
     if (rc >= 0)
         rc = tr_ch_bind(of(ts), kept, v, snapshot_id, deadline_ns, ret, err);
+    tr_schema_unref(kept);
+    return rc;
+}
+
+static int check_table(struct tr_sink *ts, const struct tr_schema *schema, enum tr_target_variant v, int64_t deadline_ns, struct tr_err *err)
+{
+    struct tr_schema *kept = NULL;
+    int rc = tr_ch_as_kept(of(ts), schema, &kept, err);
+    if (rc >= 0)
+        rc = tr_ch_check(of(ts), kept, v, deadline_ns, err);
     tr_schema_unref(kept);
     return rc;
 }
@@ -70,7 +47,7 @@ static int bind_table(struct tr_sink *ts, const struct tr_schema *schema, enum t
 static int swap(struct tr_sink *ts, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
 {
     struct tr_schema *kept = NULL;
-    int rc = as_kept(of(ts), schema, &kept, err);
+    int rc = tr_ch_as_kept(of(ts), schema, &kept, err);
     if (rc >= 0)
         rc = tr_ch_swap(of(ts), kept, snapshot_id, deadline_ns, err);
     tr_schema_unref(kept);
@@ -80,7 +57,7 @@ static int swap(struct tr_sink *ts, const struct tr_schema *schema, uint64_t sna
 static int built(struct tr_sink *ts, const struct tr_schema *schema, int64_t deadline_ns, uint64_t *ret, struct tr_err *err)
 {
     struct tr_schema *kept = NULL;
-    int rc = as_kept(of(ts), schema, &kept, err);
+    int rc = tr_ch_as_kept(of(ts), schema, &kept, err);
     if (rc >= 0)
         rc = tr_ch_built(of(ts), kept, deadline_ns, ret, err);
     tr_schema_unref(kept);
@@ -111,6 +88,7 @@ static void close_sink(struct tr_sink *ts)
 }
 
 static const struct tr_sink_ops ops = {.bind = bind_table,
+                                       .check = check_table,
                                        .swap = swap,
                                        .built = built,
                                        .probe = probe,
@@ -169,10 +147,13 @@ static int sink_new(const void *options, const struct tr_component_env *env, str
     tr_sqlsink_init(&s->sql, &ops, TR_DIALECT_CLICKHOUSE, &s->catalog, env);
     s->sql.sink.caps = CAPS | (s->o->tombstone == TR_CH_TOMBSTONE_ROW ? TR_CAP_COMPLETE_DELETES : 0);
     s->sql.ns = s->sql.meta_ns = s->o->database;
+    s->sql.shape = tr_ch_shape;
     s->catalog.ops = &tr_ch_catalog_ops;
     int rc = TR_OK;
     if (env->hard_delete.n)
         rc = tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "%s: ClickHouse keeps deleted rows as tombstones, which hard_delete cannot change: leave it out, and query the view", s->sql.what);
+    if (rc >= 0)
+        rc = tr_ch_shape_check(s->sql.what, s->o, err);
     if (rc >= 0)
         rc = tr_ch_endpoints(s, err);
     if (rc >= 0)
@@ -206,7 +187,14 @@ static const struct tr_field fields[] = {
      .help = "What a deleted row keeps: row, its last values, which are read back for it; key, its key alone, which costs no reading where much is deleted."},
     {.name = "as_text", .type = TR_F_LIST, .optional = true, .offset = F(as_text),
      .help = "Patterns of columns, schema.table.column, kept as the text that the source prints: for values that the column's ClickHouse type cannot hold, such as infinity. A table that is there takes a new snapshot."},
-    {.name = "low_cardinality", .type = TR_F_BOOL, .def = "false", .offset = F(low_cardinality), .help = "Enums as LowCardinality(String)."},
+    {.name = "low_cardinality", .type = TR_F_LIST, .optional = true, .offset = F(low_cardinality),
+     .help = "Patterns of columns, schema.table.column, kept as LowCardinality: enums, and texts of few different values. Of the columns that a pattern names, those that are a String are so kept. A table that is there takes a "
+             "new snapshot."},
+    {.name = "order_by", .type = TR_F_LIST, .optional = true, .offset = F(order_by),
+     .help = "Another order of a mirror's sorting key, as 'schema.table = b, a': the columns of the key, each once. The first entry whose pattern names a table holds; for a mirror that is there from its next snapshot on."},
+    {.name = "partition_by", .type = TR_F_LIST, .optional = true, .offset = F(partition_by),
+     .help = "Partitions of a mirror, as 'schema.table = toYYYYMM(day)': an expression over columns of the key, since a row must never change its partition. The first entry whose pattern names a table holds; for a mirror that "
+             "is there from its next snapshot on."},
 };
 
 const struct tr_sink_type tr_clickhouse_sink_type = {

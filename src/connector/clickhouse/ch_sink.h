@@ -5,6 +5,7 @@
  *   ch_endpoints.c which servers there are, what each is, the lease's table; tables bound and swapped at every one
  *   ch_http.c      one query over HTTP, and what its answer means
  *   ch_catalog.c   tables described and made
+ *   ch_shape.c     what the options say of one table
  *   ch_table.c     a table as its rows are written: types, statements, cells of a row
  *   ch_encoder.c   changes into records
  *   ch_complete.c  records that lack something get it from the table
@@ -35,10 +36,9 @@
 #include "sqlsink.h"
 
 struct tr_ch_options {
-    struct tr_strv urls, as_text;
+    struct tr_strv urls, as_text, low_cardinality, order_by, partition_by;
     const char *database, *user, *password, *token, *ca_file;
     int32_t format, compression, tombstone;
-    bool low_cardinality;
 };
 
 enum { TR_CH_ROWBINARY, TR_CH_NATIVE };             /* format */
@@ -101,11 +101,20 @@ void tr_ch_endpoints_done(struct ch_sink *s);
 int tr_ch_connect(struct ch_sink *s, int64_t deadline_ns, struct tr_err *err);
 /* Members of tr_sink_ops, for the definition as the sink keeps it. */
 int tr_ch_bind(struct ch_sink *s, const struct tr_schema *schema, enum tr_target_variant v, uint64_t snapshot_id, int64_t deadline_ns, struct tr_target **ret, struct tr_err *err);
+int tr_ch_check(struct ch_sink *s, const struct tr_schema *schema, enum tr_target_variant v, int64_t deadline_ns, struct tr_err *err);
 int tr_ch_swap(struct ch_sink *s, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err);
 int tr_ch_built(struct ch_sink *s, const struct tr_schema *schema, int64_t deadline_ns, uint64_t *ret, struct tr_err *err);
 int tr_ch_probe(struct ch_sink *s, int64_t deadline_ns, struct tr_err *err);
 
 extern const struct tr_catalog_ops tr_ch_catalog_ops;
+
+/* ---- ch_shape.c ---- */
+
+/* REJECT: an entry is not of the form "schema.table = text". */
+int tr_ch_shape_check(const char *what, const struct tr_ch_options *o, struct tr_err *err);
+/* The definition as this sink keeps it. RETRY. */
+int tr_ch_as_kept(const struct ch_sink *s, const struct tr_schema *schema, struct tr_schema **ret, struct tr_err *err);
+int tr_ch_shape(const struct tr_sqlsink *s, const struct tr_schema *schema, struct tr_want *io, struct tr_err *err); /* tr_sqlsink.shape */
 
 /* ---- ch_table.c ---- */
 
@@ -119,6 +128,7 @@ struct ch_table {
     struct tr_arena arena;     /* of the types */
     enum tr_table_kind kind;
     bool today;                /* the server's (ddl.h) */
+    bool partitioned;          /* an INSERT may bring rows of many partitions */
     struct ch_column *columns; /* as the INSERT lists them: ours first in a changelog, last in a mirror */
     uint32_t n, first;         /* of them; the source's first column */
     const struct tr_schema *schema;
@@ -126,7 +136,7 @@ struct ch_table {
     char *truncate[2];         /* before what the columns that are ours get, and before the version below which rows go */
     bool native;               /* what insert says that comes; else RowBinary */
     struct tr_slice header;    /* of RowBinaryWithNamesAndTypes; "" for a server that knows none */
-    char *parts;               /* asks how many active parts the table has */
+    char *parts;               /* asks how many active parts the fullest partition has */
     _Atomic(uint64_t) bound;   /* a bit for each endpoint that has it as it should be; a writer takes back one that has not */
     /* writers: parts are made no faster than the server merges them (ch_writer.c) */
     _Atomic(int64_t) next_ns, ask_ns, gap_ns;

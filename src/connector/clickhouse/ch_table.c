@@ -99,8 +99,8 @@ static bool statements(struct ch_table *t, const struct tr_want *w, struct tr_bu
     t->insert = taken(q, ok);
     if (!t->insert || (t->native ? !heads(t, w, q) : t->today && !header(t, w, q)))
         return false;
-    ok = tr_buf_append_str(q, "SELECT count() FROM system.parts WHERE active AND database = ") >= 0 && tr_ch_literal(tr_slice_str(w->ns), q) >= 0 &&
-         tr_buf_append_str(q, " AND table = ") >= 0 && tr_ch_literal(tr_slice_str(w->name), q) >= 0 && tr_buf_append_str(q, " FORMAT RowBinary") >= 0;
+    ok = tr_buf_append_str(q, "SELECT max(n) FROM (SELECT count() AS n FROM system.parts WHERE active AND database = ") >= 0 && tr_ch_literal(tr_slice_str(w->ns), q) >= 0 &&
+         tr_buf_append_str(q, " AND table = ") >= 0 && tr_ch_literal(tr_slice_str(w->name), q) >= 0 && tr_buf_append_str(q, " GROUP BY partition) FORMAT RowBinary") >= 0;
     t->parts = taken(q, ok);
     if (!t->parts || t->kind != TR_TABLE_MIRROR_SOFT)
         return t->parts;
@@ -129,7 +129,8 @@ int tr_ch_table_new(const struct ch_sink *s, const struct tr_sqltarget *target, 
     t->today = s->sql.dialect & TR_CLICKHOUSE_TODAY;
     t->native = s->o->format == TR_CH_NATIVE;
     t->schema = target->schema;
-    int rc = tr_want_new(s->sql.dialect, kind, target->schema, target->ns, target->name, &w, err);
+    int rc = tr_sqlsink_want(&s->sql, kind, target->schema, target->ns, target->name, &w, err);
+    t->partitioned = rc >= 0 && w.partition;
     if (rc >= 0)
         rc = columns(t, &w, err);
     if (rc >= 0 && !statements(t, &w, &q))

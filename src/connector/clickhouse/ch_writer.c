@@ -82,6 +82,8 @@ static int block(struct ch_writer *w, const struct ch_table *t, struct tr_err *e
     return TR_OK;
 }
 
+#define MANY_PARTITIONS "&max_partitions_per_insert_block=0" /* the server's bound, 100, would refuse such a batch for ever */
+
 /* Whatever a profile of the server's says: one block, at once, nothing made up, and this token. */
 static int params(struct ch_writer *w, const struct ch_table *t, const struct tr_part *p)
 {
@@ -90,8 +92,8 @@ static int params(struct ch_writer *w, const struct ch_table *t, const struct tr
         return tr_buf_append_str(&w->text, "&max_insert_block_size=1048449&min_insert_block_size_rows=1048449&min_insert_block_size_bytes=268435456");
     return tr_buf_printf(&w->text,
                          "&async_insert=0&insert_deduplicate=1&insert_deduplication_token=%s-%u&input_format_null_as_default=0&input_format_skip_unknown_fields=0&max_insert_threads=1"
-                         "&max_insert_block_size=1048449&min_insert_block_size_rows=1048449&min_insert_block_size_bytes=268435456",
-                         p->token, w->group);
+                         "&max_insert_block_size=1048449&min_insert_block_size_rows=1048449&min_insert_block_size_bytes=268435456%s",
+                         p->token, w->group, t->partitioned ? MANY_PARTITIONS : "");
 }
 
 static int ask(struct ch_writer *w, const struct tr_endpoint *ep, const struct ch_query *q, int64_t deadline_ns, struct tr_err *err)
@@ -144,7 +146,7 @@ static int truncate_rows(struct ch_writer *w, const struct tr_endpoint *ep, cons
     if (rc >= 0)
         rc = tr_buf_printf(&w->text, "%llu", (unsigned long long)version);
     struct tr_slice sql = tr_buf_slice(&w->text);
-    struct ch_query q = {.params = t->today ? "&async_insert=0" : "", .body = &sql, .n_body = 1, .content_type = "text/plain", .answer_max = 1 << 20};
+    struct ch_query q = {.params = !t->today ? "" : t->partitioned ? "&async_insert=0" MANY_PARTITIONS : "&async_insert=0", .body = &sql, .n_body = 1, .content_type = "text/plain", .answer_max = 1 << 20};
     return rc < 0 ? no_memory(w, err) : ask(w, ep, &q, deadline_ns, err);
 }
 

@@ -47,7 +47,7 @@ struct tr_mem_sink {
     struct tr_map tokens;
     struct tr_u64map built; /* table -> snapshot_id */
     struct tr_u64map shadow; /* table -> snapshot_id of its shadow */
-    uint32_t refuses[3][4]; /* enum tr_mem_taking, variant: bits by table */
+    uint32_t refuses[3][TR_TARGET_VARIANTS_]; /* enum tr_mem_taking, variant: bits by table */
     struct tr_mem_sink_stats stats;
 };
 

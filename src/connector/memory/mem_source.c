@@ -58,6 +58,7 @@ struct tr_mem_source {
     struct tr_waker *waker;
     int fail_commit, fail_event;
     uint32_t fail_commit_times, fail_event_times;
+    bool ended;
     struct tr_mem_source_stats stats;
 };
 
@@ -432,6 +433,14 @@ void tr_mem_fail_event(struct tr_mem_source *s, int rc, uint32_t times)
     tr_mem_unlock(&s->lock);
 }
 
+void tr_mem_end(struct tr_mem_source *s)
+{
+    tr_mem_lock(&s->lock);
+    s->ended = true;
+    tr_waker_wake(s->waker);
+    tr_mem_unlock(&s->lock);
+}
+
 static int source_poll_event(struct tr_source *spi, struct tr_event *ret, struct tr_err *err)
 {
     struct tr_mem_source *s = source_of(spi);
@@ -447,6 +456,8 @@ static int source_poll_event(struct tr_source *spi, struct tr_event *ret, struct
         s->events = s->events->next;
         *ret = s->shown->ev;
         rc = TR_OK;
+    } else if (s->ended) {
+        rc = TR_EOF;
     }
     tr_mem_unlock(&s->lock);
     return rc;

@@ -1,7 +1,8 @@
 /* pg_cdc.c: PostgreSQL as a source of row changes: its settings and its two halves, stream and sessions. */
-#include "connector_postgres.h"
 
 #include "alloc.h"
+
+#include <tailrace/connectors.h>
 #include "check.h"
 #include "pg_session.h"
 #include "pg_stream.h"

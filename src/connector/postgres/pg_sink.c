@@ -7,9 +7,10 @@
  */
 #include "pg_sink.h"
 
+#include <tailrace/connectors.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "connector_postgres.h"
 #include "text.h"
 
 static struct pg_sink *of(struct tr_sink *s)
@@ -89,6 +90,7 @@ static void close_sink(struct tr_sink *ts)
 }
 
 static const struct tr_sink_ops ops = {.bind = tr_sqlsink_bind,
+                                       .check = tr_sqlsink_check,
                                        .swap = tr_sqlsink_swap,
                                        .built = tr_sqlsink_built,
                                        .probe = probe,

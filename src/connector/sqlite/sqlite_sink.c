@@ -4,9 +4,10 @@
 #include <stdio.h>
 #include <strings.h>
 
+#include <tailrace/connectors.h>
+
 #include "alloc.h"
 #include "check.h"
-#include "connector_sqlite.h"
 
 static struct sqlite_sink *of(struct tr_sink *s)
 {
@@ -37,6 +38,7 @@ static void close_sink(struct tr_sink *ts)
 }
 
 static const struct tr_sink_ops ops = {.bind = tr_sqlsink_bind,
+                                       .check = tr_sqlsink_check,
                                        .swap = tr_sqlsink_swap,
                                        .built = tr_sqlsink_built,
                                        .probe = probe,

@@ -141,3 +141,29 @@ tr_proc_install_failpoints(void)
 {
 	tr_failpoint_set_hooks(kill_self, sleep_ms);
 }
+
+static volatile sig_atomic_t stop_signals;
+
+static void
+on_stop(int sig)
+{
+	(void)sig;
+	if (++stop_signals > 1)
+		_exit(1);
+}
+
+void
+tr_proc_catch_stop(void)
+{
+	struct sigaction stop = { .sa_handler = on_stop }, ignore = { .sa_handler = SIG_IGN };
+
+	sigaction(SIGTERM, &stop, NULL);
+	sigaction(SIGINT, &stop, NULL);
+	sigaction(SIGPIPE, &ignore, NULL);
+}
+
+bool
+tr_proc_stop_asked(void)
+{
+	return stop_signals > 0;
+}
