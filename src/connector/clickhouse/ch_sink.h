@@ -1,7 +1,8 @@
 /*
  * ch_sink.h: shared by the files of the ClickHouse sink.
  *
- *   ch_sink.c      options, life, which server this is, the lease's table
+ *   ch_sink.c      options, life
+ *   ch_endpoints.c which servers there are, what each is, the lease's table; tables bound and swapped at every one
  *   ch_http.c      one query over HTTP, and what its answer means
  *   ch_catalog.c   tables described and made
  *   ch_shape.c     what the options say of one table
@@ -9,6 +10,7 @@
  *   ch_encoder.c   changes into records
  *   ch_complete.c  records that lack something get it from the table
  *   ch_native.c    rows as a Native block
+ *   ch_pack.c      what is sent, compressed
  *   ch_writer.c    a sealed batch into INSERTs
  *
  * A chunk is a sequence of records; integers are little-endian.
@@ -40,23 +42,28 @@ struct tr_ch_options {
 };
 
 enum { TR_CH_ROWBINARY, TR_CH_NATIVE };             /* format */
-enum { TR_CH_PLAIN, TR_CH_ZSTD };                  /* compression */
+enum { TR_CH_PLAIN, TR_CH_ZSTD, TR_CH_LZ4 };       /* compression */
 enum { TR_CH_TOMBSTONE_ROW, TR_CH_TOMBSTONE_KEY }; /* tombstone */
 
+enum { CH_ENDPOINTS_MAX = 64 }; /* bits of ch_table.bound */
+
 struct tr_endpoint {
-    char *url;   /* without a slash at its end */
+    char *url;                 /* without a slash at its end */
+    uint32_t shard;
+    _Atomic(bool) known;       /* it was asked what it is, and has our tables; a writer takes it back when one is missing */
+    _Atomic(bool) away;        /* it did not answer the target thread, which looks at it again by itself */
 };
 
 struct ch_sink {
     struct tr_sqlsink sql;     /* first */
     struct tr_catalog catalog;
     const struct tr_ch_options *o;
-    struct tr_endpoint *endpoints, **by_index;
+    struct tr_endpoint *endpoints, **by_index; /* shard by shard; as tr_sink.endpoints */
+    uint32_t n_endpoints, *per_shard;
     char *headers[3];
     struct tr_httpc *http;     /* target thread */
     uint32_t at;               /* target thread: the endpoint that it asks */
-    _Atomic(uint32_t) acked;   /* the endpoint of the last write: what was written before is asked for there */
-    _Atomic(bool) known;       /* the server was asked what it is, and has our tables; a writer takes it back when one is missing */
+    _Atomic(uint32_t) *acked;  /* per shard, the endpoint (of the shard) of the last write: what was written before is asked for there */
 };
 
 /* ---- ch_http.c ---- */
@@ -80,15 +87,24 @@ struct ch_answer {
 int tr_ch_session(const struct ch_sink *s, struct tr_httpc **ret, struct tr_err *err);
 /* RETRY, REJECT, STALE: by what the server said; blame is set. */
 int tr_ch_ask(const struct ch_sink *s, struct tr_httpc *h, const struct tr_endpoint *ep, const struct ch_query *q, int64_t deadline_ns, struct tr_buf *out, struct tr_err *err);
-/* One statement without data, by the endpoint that answers. */
+/* The target thread's: one statement, at the endpoint it is at. */
 int tr_ch_say(struct ch_sink *s, const char *sql, const char *params, bool data, int64_t deadline_ns, struct tr_buf *out, struct tr_err *err);
 int tr_ch_url_escape(struct tr_slice text, struct tr_buf *out); /* NOMEM */
 /* Pure. */
 int tr_ch_judge(const char *what, const struct ch_answer *a, struct tr_err *err);
 
-/* ---- ch_sink.c ---- */
+/* ---- ch_endpoints.c ---- */
 
+int tr_ch_endpoints(struct ch_sink *s, struct tr_err *err);
+void tr_ch_endpoints_done(struct ch_sink *s);
+/* Target thread: that the endpoint it is at is what it should be. */
 int tr_ch_connect(struct ch_sink *s, int64_t deadline_ns, struct tr_err *err);
+/* Members of tr_sink_ops, for the definition as the sink keeps it. */
+int tr_ch_bind(struct ch_sink *s, const struct tr_schema *schema, enum tr_target_variant v, uint64_t snapshot_id, int64_t deadline_ns, struct tr_target **ret, struct tr_err *err);
+int tr_ch_check(struct ch_sink *s, const struct tr_schema *schema, enum tr_target_variant v, int64_t deadline_ns, struct tr_err *err);
+int tr_ch_swap(struct ch_sink *s, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err);
+int tr_ch_built(struct ch_sink *s, const struct tr_schema *schema, int64_t deadline_ns, uint64_t *ret, struct tr_err *err);
+int tr_ch_probe(struct ch_sink *s, int64_t deadline_ns, struct tr_err *err);
 
 extern const struct tr_catalog_ops tr_ch_catalog_ops;
 
@@ -121,6 +137,7 @@ struct ch_table {
     bool native;               /* what insert says that comes; else RowBinary */
     struct tr_slice header;    /* of RowBinaryWithNamesAndTypes; "" for a server that knows none */
     char *parts;               /* asks how many active parts the fullest partition has */
+    _Atomic(uint64_t) bound;   /* a bit for each endpoint that has it as it should be; a writer takes back one that has not */
     /* writers: parts are made no faster than the server merges them (ch_writer.c) */
     _Atomic(int64_t) next_ns, ask_ns, gap_ns;
 };
@@ -170,6 +187,12 @@ struct ch_native *tr_ch_native_free(struct ch_native *b);
 /* ret: 1 + 3 * t->n slices, which live until the next block. NOMEM; FATAL: one is no row. */
 int tr_ch_native_block(struct ch_native *b, const struct ch_table *t, const struct tr_slice *rows, size_t n, struct tr_slice *ret);
 
-int tr_ch_writer_new(struct ch_sink *s, struct tr_writer **ret, struct tr_err *err);
+struct ch_packer; /* what compressing keeps from INSERT to INSERT */
+struct ch_packer *tr_ch_packer_new(void);
+struct ch_packer *tr_ch_packer_free(struct ch_packer *p);
+/* The slices as one frame, which out is cleared for. */
+int tr_ch_pack(struct ch_packer *p, const struct ch_sink *s, const struct tr_slice *v, size_t n, struct tr_buf *out, struct tr_err *err);
+
+int tr_ch_writer_new(struct ch_sink *s, uint32_t shard, struct tr_writer **ret, struct tr_err *err);
 
 #endif
