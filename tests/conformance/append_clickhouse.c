@@ -1,6 +1,6 @@
 /*
  * Rows appended to tables of the user's through the whole of a pipeline: two threads, four lanes, one output encoded inline and one as text, against a
- * server (TR_SUITE_URL). What does not fit is refused by name before it starts; a value that does not fit is the record's. Also run under TSan.
+ * server (TR_SUITE_URL; TR_SUITE_URL2 as a second shard). What does not fit is refused by name before it starts; a value that does not fit is the record's. Also run under TSan.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,15 +21,15 @@
 
 enum { THREADS = 2, LANES = 4, EACH = 5000 };
 
-static const char *url;
+static const char *url, *url2;
 
 /* What the server answers to a statement, without the line feed. */
-static char *ask(const char *sql)
+static char *ask(const char *where, const char *sql)
 {
     struct tr_httpc *h = NULL;
     struct tr_httpc_options o = {.what = "reader", .idle_max_s = 1};
     struct tr_slice body = tr_slice_str(sql);
-    struct tr_httpc_request r = {.url = url, .said = url, .body = &body, .n_body = 1, .answer_max = 1 << 20};
+    struct tr_httpc_request r = {.url = where, .said = where, .body = &body, .n_body = 1, .answer_max = 1 << 20};
     struct tr_buf out = {0};
     struct tr_err err = {0};
     long status = 0;
@@ -47,12 +47,12 @@ static char *ask(const char *sql)
 
 static void run(const char *sql)
 {
-    free(ask(sql));
+    free(ask(url, sql));
 }
 
 static void expect(const char *sql, const char *want)
 {
-    char *have = ask(sql);
+    char *have = ask(url, sql);
     assert_string_equal(have, want);
     free(have);
 }
@@ -106,6 +106,29 @@ static inline int text(struct none *u, const struct number *r, struct tr_chain_r
 }
 
 TR_CHAIN(both, struct none, TR_DECODE(decode, numbers), TR_SKIP(TR_TO(TR_ENCODED(encoded), TR_ROWS(text))));
+
+TR_EMITTER(keyed_numbers, struct number);
+
+static inline int decode_keyed(struct none *u, const struct tr_payload *p, struct keyed_numbers_emitter *out, struct tr_err *err)
+{
+    (void)u;
+    (void)err;
+    return keyed_numbers_emit(out, &(struct number){p->position, false});
+}
+
+static inline struct tr_slice key_of(struct none *u, const struct number *r)
+{
+    (void)u;
+    return tr_slice_of(&r->n, sizeof r->n);
+}
+
+TR_CHAIN(keyed, struct none, TR_DECODE(decode_keyed, keyed_numbers), TR_KEY(key_of), TR_TO(TR_ENCODED(encoded)));
+
+static int keyed_chain_new(void *arg, const struct tr_chain_def *def, uint32_t thread, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err)
+{
+    (void)thread;
+    return keyed_new(def, arg, ret_ops, ret_chain, err);
+}
 
 static int chain_new(void *arg, const struct tr_chain_def *def, uint32_t thread, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err)
 {
@@ -239,13 +262,49 @@ static void test_duplicates_may_be_allowed(void **state)
     expect("SELECT (SELECT count() FROM user.typed), (SELECT count() FROM user.as_text)", "20000\t20000");
 }
 
+static void test_shards_share_the_keys(void **state)
+{
+    (void)state;
+    char config[400];
+    const char *const urls[] = {url, url2};
+    struct none none = {0};
+    struct tr_err err = {0};
+    struct tr_running *r = NULL;
+    struct tr_pipeline *p = NULL;
+    struct tr_schema *a = table(1, "typed", typed, 4);
+    struct tr_source *s = tr_mem_source_spi(source(0));
+    long rows[2];
+    for (int i = 0; i < 2; i++) {
+        free(ask(urls[i], "DROP DATABASE IF EXISTS user SYNC"));
+        free(ask(urls[i], "CREATE DATABASE user"));
+        free(ask(urls[i], CREATE_TYPED WINDOW));
+    }
+    snprintf(config, sizeof config, "{admin: {listen: off}, logging: {level: error}, pipeline: {threads: %d}, sinks: [{name: a, urls: ['%s', '%s'], database: user}]}", THREADS, url, url2);
+    if (tr_pipeline_parse("append", config, "test", &p, &err) < 0 ||
+        tr_pipeline_sink(p, &(struct tr_output){.name = "a", .type = &tr_clickhouse_sink_type, .table = a, .variant = TR_TARGET_APPEND}, &err) < 0 ||
+        tr_pipeline_start(&p, &s, keyed_chain_new, &none, &r, &err) < 0)
+        fail_msg("%s", err.msg);
+    tr_schema_unref(a);
+    assert_true(tr_running_join(r, tr_now_ns() + 60 * TR_NS_PER_S));
+    tr_running_free(r);
+    for (int i = 0; i < 2; i++) {
+        char *n = ask(urls[i], "SELECT uniqExact(id) FROM user.typed");
+        rows[i] = atol(n);
+        free(n);
+    }
+    assert_int_equal(rows[0] + rows[1], LANES * EACH);
+    assert_true(rows[0] > LANES * EACH / 3 && rows[1] > LANES * EACH / 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_of_both_kinds),
         cmocka_unit_test(test_differences_are_named),
         cmocka_unit_test(test_duplicates_may_be_allowed),
+        cmocka_unit_test(test_shards_share_the_keys),
     };
     url = getenv("TR_SUITE_URL");
-    return url ? cmocka_run_group_tests(tests, NULL, NULL) : 77;
+    url2 = getenv("TR_SUITE_URL2");
+    return url && url2 ? cmocka_run_group_tests(tests, NULL, NULL) : 77;
 }
