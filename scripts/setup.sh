@@ -40,7 +40,7 @@ for arg in "$@"; do
 done
 
 build='make gcc meson ninja-build pkg-config libc6-dev libpq-dev libsqlite3-dev libfyaml-dev libmicrohttpd-dev libjansson-dev libcurl4-openssl-dev
-    libxxhash-dev libzstd-dev libcmocka-dev python3'
+    libxxhash-dev libzstd-dev liblz4-dev libcmocka-dev python3'
 databases='postgresql-15 postgresql-client-15 sqlite3 procps util-linux locales'
 faults='nftables iproute2 mount libfaketime openssl'
 clickhouse='clickhouse-server clickhouse-client curl'

@@ -16,10 +16,14 @@
  * A SHADOW is built for one snapshot_id: leftovers of any other id are dropped first. A MIRROR with a snapshot_id must be there and be that
  * build, else REJECT; with 0 it is whatever is there, and made if need be.
  * swap: SHADOW of that table becomes MIRROR, atomically; the old mirror goes. Idempotent: it records snapshot_id beside the
- * table, and a second call with the same id does nothing unless a SHADOW was built under it since.
+ * table, and a second call with the same id does nothing unless a SHADOW was built under it since. NOT_READY: a peer that must take part is away,
+ * and nothing was done: the table goes on being built, the others go on, and it is asked again later.
  * check, optional: what bind would refuse of a table that is there, REJECT by the same words; changes nothing in it. The schema's version is not looked at.
  * built: the snapshot_id recorded beside the mirror, 0 when there is no mirror. Asked before a pipeline starts, so that a crash
  * between swap and its note in the control store is told from one before it.
+ *
+ * Shards: a row of a table goes to the shard of its key, TRUNCATE to all; a key update whose keys are of two shards comes as a DELETE to one and an
+ * UPDATE to the other, and is refused by name where the source left a column unchanged, which only the other shard knows.
  *
  * encode: appends rows [0, n) to out; *ret_done says how many were taken; less than n only together with an error (REJECT by
  * column). finish_chunk: a columnar encoder writes its block. buffered: bytes held inside the encoder.
@@ -124,6 +128,7 @@ struct tr_sink { /* first member of an implementation's own struct */
     uint32_t caps;
     uint32_t shards;                /* >= 1 */
     uint32_t n_endpoints;           /* per shard, >= 1 */
+    const uint32_t *shard_endpoints; /* how many of them each shard has, >= 1; NULL: all */
     struct tr_endpoint **endpoints; /* [shard * n_endpoints + i]; may be NULL when n_endpoints is 1 */
 };
 

@@ -32,6 +32,8 @@
 /* A catch-up that is this close holds the main lane at its next transaction end, so that the two meet. */
 enum { HOLD_WITHIN = 20000 };
 
+#define JOIN_AGAIN_NS TR_NS_PER_S
+
 struct apply_chain {
     struct tr_apply_run *ap;
     struct tr_out *out;
@@ -377,7 +379,7 @@ static int row(struct apply_chain *h, const struct tr_payloads *in, const struct
  * this table or to those that it is to be consistent with. */
 static bool may_join(const struct apply_chain *h, const struct ap_catchup *c)
 {
-    if (!c || c->finished || c->phase != 1 || h->main_next < h->ap->again_until)
+    if (!c || c->finished || c->phase != 1 || h->main_next < h->ap->again_until || tr_now_ns() < c->join_ns)
         return false;
     if (c->relive)
         return true;
@@ -409,6 +411,12 @@ static int join_step(struct apply_chain *h, struct tr_err *err)
     if (rc >= 0 && !c->relive)
         rc = c->schema ? tr_out_swap(h->out, c->schema, c->snapshot_id, err)
                        : tr_err_set(err, TR_FATAL, TR_DOM_CDC, "table %s is to join but its snapshot's beginning was never met", t->name);
+    if (rc == TR_AGAIN) { /* the sink cannot swap now; both lanes go on as before */
+        c->join_ns = tr_now_ns() + JOIN_AGAIN_NS;
+        set_state(h, t, t->state, err->msg);
+        h->joining = NULL;
+        return TR_OK;
+    }
     if (rc == TR_REJECT) {
         pause_table(h, t, TR_TARGET_SHADOW, h->main_next, err);
         h->joining = NULL;

@@ -50,6 +50,7 @@ struct ap_catchup {
     bool released;                /* lock: the chain does not know it any more */
     bool closed;                  /* shared: the engine is through with it */
     uint64_t consumed;            /* chain: pass 2, next offset */
+    int64_t join_ns;              /* chain: not before, since the sink could not swap */
     struct tr_schema *schema;     /* chain: latest definition met */
     struct tr_map fills;          /* (epoch, commit LSN, ordinal) → struct ap_fill * */
     struct tr_frame *frames;

@@ -141,6 +141,9 @@ static int check_sink(const struct tr_runtime_def *d, const struct tr_runtime_si
                (unsigned long long)d->tuning.max_inflight_bytes);
     if (s->sink->shards == 0 || s->sink->shards > 1024 || s->sink->n_endpoints == 0)
         REFUSE("sink %s: it has %u shards and %u endpoints; both must be at least 1", n, s->sink->shards, s->sink->n_endpoints);
+    for (uint32_t i = 0; s->sink->shard_endpoints && i < s->sink->shards; i++)
+        if (s->sink->shard_endpoints[i] == 0 || s->sink->shard_endpoints[i] > s->sink->n_endpoints)
+            REFUSE("sink %s: shard %u has %u endpoints; each has 1 to %u", n, i, s->sink->shard_endpoints[i], s->sink->n_endpoints);
     if ((caps & TR_CAP_BOUNDARY) && (!(caps & TR_CAP_MULTI) || s->sink->shards != 1))
         REFUSE("sink %s: sealing at transaction ends needs many tables in one write and exactly one shard (it has %u)", n, s->sink->shards);
     if ((caps & TR_CAP_ONE_TARGET) && s->sink->shards != 1)

@@ -44,7 +44,7 @@ int tr_shard_init(struct tr_shard *s, struct tr_sink_rt *k, uint32_t index, stru
                                 .groups_max = k->p->def.tuning.threads};
     struct tr_disp_cfg dc = {.inflight = inflight_of(k),
                              .queue = SEALED_AHEAD,
-                             .endpoints = k->pipelined ? 1 : k->sink->n_endpoints,
+                             .endpoints = k->pipelined ? 1 : k->sink->shard_endpoints ? k->sink->shard_endpoints[index] : k->sink->n_endpoints,
                              .pipelined = k->pipelined,
                              .retry = {k->t.backoff_min_ns, k->t.backoff_max_ns},
                              .breaker_failures = k->t.breaker_failures,

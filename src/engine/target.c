@@ -42,7 +42,8 @@ static void carry_out(struct tr_sink_rt *k, struct tr_target_ent *e)
     int64_t deadline = tr_deadline_ns(tr_now_ns(), k->t.write_timeout_ns);
     int rc = e->swap ? k->sink->ops->swap(k->sink, e->schema, e->key.snapshot_id, deadline, &err)
                      : k->sink->ops->bind(k->sink, e->schema, (enum tr_target_variant)e->key.variant, e->key.snapshot_id, deadline, &t, &err);
-    bool again = rc < 0 && comes_again(rc), fatal = rc < 0 && !again && rc != TR_REJECT;
+    bool later = e->swap && rc == TR_NOT_READY; /* nothing was done: who asked has others to go on with, and asks again */
+    bool again = rc < 0 && comes_again(rc) && !later, fatal = rc < 0 && !again && !later && rc != TR_REJECT;
     err.rc = rc;
     tr_mutex_lock(&k->lock);
     if (again) {
@@ -55,7 +56,7 @@ static void carry_out(struct tr_sink_rt *k, struct tr_target_ent *e)
         e->state = TR_BIND_READY;
     }
     tr_mutex_unlock(&k->lock);
-    if (again) {
+    if (again || later) {
         tr_pl_trouble(k->p, &k->trouble, &err);
     } else {
         tr_pl_well(k->p, &k->trouble);
@@ -63,8 +64,9 @@ static void carry_out(struct tr_sink_rt *k, struct tr_target_ent *e)
             tr_pl_fail(k->p, &err);
         else if (rc < 0)
             tr_oslog_err(TR_OSLOG_WARN, "engine", TR_OSLOG_F({"pipeline", k->p->name}, {"sink", k->name}), &err);
-        tr_pl_wake_workers(k->p);
     }
+    if (!again)
+        tr_pl_wake_workers(k->p);
 }
 
 /* ---- binds ---------------------------------------------------------------------------------------------------------- */

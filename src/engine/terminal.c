@@ -375,7 +375,7 @@ int tr_out_swap(struct tr_out *o, const struct tr_schema *s, uint64_t snapshot_i
     } else {
         if (e->state == TR_BIND_REFUSED) {
             *err = e->err;
-            rc = err->rc;
+            rc = err->rc == TR_NOT_READY ? TR_AGAIN : err->rc;
         }
         e->forgotten = true; /* asked again, it is done again */
     }
@@ -703,18 +703,68 @@ static int put_run(struct tr_out *o, struct tr_target *t, uint32_t shard, const 
     return put_end(o, c, n, opens_tx, dependent, ack, pos, err);
 }
 
+/* A row of a table is its key's shard's; a history's, which is of both keys, is the new one's. */
+static bool of_its_key(const struct tr_target *t)
+{
+    return t->variant == TR_TARGET_MIRROR || t->variant == TR_TARGET_SHADOW;
+}
+
+static int refuse_move(const struct tr_out *o, const struct tr_change *v, struct tr_err *err)
+{
+    uint32_t i = 0;
+    while (i + 1 < v->after.n && v->after.state[i] != TR_UNCHANGED)
+        i++;
+    return tr_err_set(err, TR_REJECT, TR_DOM_ENGINE,
+                      "table %s.%s: a change of a row's key moves it to another shard of sink %s, and the source did not send column %s, which it left as it was: ALTER TABLE %s.%s REPLICA IDENTITY FULL, or one shard, then take a new snapshot: tailrace table resnapshot %s.%s",
+                      v->schema->ns, v->schema->name, o->k->name, v->schema->columns[i].name, v->schema->ns, v->schema->name, v->schema->ns, v->schema->name);
+}
+
+/* A key update whose keys are of two shards: to each what is its own. */
+static int put_apart(struct tr_out *o, struct tr_target *t, const struct tr_change *v, struct tr_ack *ack, int64_t pos, struct tr_err *err)
+{
+    struct tr_change old = *v, now = *v;
+    old.op = TR_OP_DELETE;
+    old.flags = 0;
+    old.key = v->old_key;
+    old.after = (struct tr_row){0};
+    now.flags &= (uint16_t)~TR_CHG_MOVED;
+    now.version++;
+    old.old_key = now.old_key = (struct tr_slice){NULL, 0};
+    if ((v->flags & TR_CHG_UNCHANGED) && !(v->flags & TR_CHG_NO_UPSERT))
+        return refuse_move(o, v, err);
+    int rc = v->flags & TR_CHG_NO_UPSERT ? TR_OK : put_run(o, t, shard_of(o, &now), &now, 1, ack, pos, err);
+    return rc >= 0 ? put_run(o, t, shard_of(o, &old), &old, 1, ack, pos, err) : rc;
+}
+
+/* One that is not its key's shard's alone. 0: it is. */
+static int put_everywhere(struct tr_out *o, struct tr_target *t, const struct tr_change *v, struct tr_ack *ack, int64_t pos, struct tr_err *err)
+{
+    int rc = TR_OK;
+    if (!of_its_key(t))
+        return 0;
+    if ((v->flags & TR_CHG_MOVED) && tr_hash64(v->key.p, v->key.n) % o->k->n_shards != tr_hash64(v->old_key.p, v->old_key.n) % o->k->n_shards)
+        rc = put_apart(o, t, v, ack, pos, err);
+    else if (v->op == TR_OP_TRUNCATE)
+        for (uint32_t s = 0; s < o->k->n_shards && rc >= 0; s++)
+            rc = put_run(o, t, s, v, 1, ack, pos, err);
+    else
+        return 0;
+    return rc < 0 ? rc : 1;
+}
+
 int tr_out_put(struct tr_out *o, struct tr_target *t, const struct tr_change *v, uint32_t n, struct tr_ack *ack, int64_t pos, struct tr_err *err)
 {
     if (o->k->n_shards == 1)
         return n ? put_run(o, t, 0, v, n, ack, pos, err) : TR_OK;
-    for (uint32_t i = 0; i < n;) {
-        uint32_t shard = shard_of(o, &v[i]), k = i + 1;
-        while (k < n && shard_of(o, &v[k]) == shard)
+    for (uint32_t i = 0, k; i < n; i = k) {
+        uint32_t shard = shard_of(o, &v[i]);
+        int rc = put_everywhere(o, t, &v[i], ack, pos, err);
+        for (k = i + 1; rc == 0 && k < n && shard_of(o, &v[k]) == shard && !(v[k].flags & TR_CHG_MOVED) && v[k].op != TR_OP_TRUNCATE;)
             k++;
-        int rc = put_run(o, t, shard, v + i, k - i, ack, pos, err);
+        if (rc == 0)
+            rc = put_run(o, t, shard, v + i, k - i, ack, pos, err);
         if (rc < 0)
             return rc;
-        i = k;
     }
     return TR_OK;
 }

@@ -1,4 +1,4 @@
-/* The sink suite over the ClickHouse connector; sink_clickhouse.sh gives it a server (TR_SUITE_URL). Each fresh place is a database. */
+/* The sink suite over the ClickHouse connector; sink_clickhouse.sh gives it two servers (TR_SUITE_URL, TR_SUITE_URL2). Each fresh place is a database. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "sink_suite.h"
 
 struct place {
-    const char *const *urls;
+    const char *const *urls, *read;
     size_t n_urls;
     const char *prefix;
     int32_t format, tombstone, compression;
@@ -51,7 +51,7 @@ static int read_back(void *arg, struct tr_sink *sink, const struct tr_schema *s,
     int n = snprintf(q, sizeof q, "SELECT toString(id), assumeNotNull(note), isNull(note), assumeNotNull(%s), isNull(%s), toUInt64(_tr_version), toUInt8(_tr_deleted) FROM \"suite \\\"%s\\\" %d\".%s%s FINAL FORMAT RowBinary",
                      s->n_columns > 2 ? "more" : "note", s->n_columns > 2 ? "more" : "note", p->prefix, p->n, s->name, variant == TR_TARGET_SHADOW ? "__tr_build" : "");
     struct tr_slice body = tr_slice_of(q, (size_t)n);
-    struct tr_httpc_request r = {.url = p->urls[0], .said = p->urls[0], .body = &body, .n_body = 1, .answer_max = 64 << 20};
+    struct tr_httpc_request r = {.url = p->read, .said = p->read, .body = &body, .n_body = 1, .answer_max = 64 << 20};
     int rc = tr_httpc_new(&o, &h, &err);
     if (rc >= 0)
         rc = tr_httpc_request(h, &r, tr_now_ns() + 10 * TR_NS_PER_S, &status, NULL, 0, &out, &err);
@@ -81,13 +81,19 @@ static int read_back(void *arg, struct tr_sink *sink, const struct tr_schema *s,
 
 int main(void)
 {
-    const char *url = getenv("TR_SUITE_URL"), *const urls[] = {url, "http://127.0.0.1:1"};
-    if (!url)
+    const char *url = getenv("TR_SUITE_URL"), *url2 = getenv("TR_SUITE_URL2");
+    if (!url || !url2)
         return 77;
-    struct place row = {.urls = urls, .n_urls = 2, .prefix = "row"}, key = {.urls = urls, .n_urls = 1, .prefix = "key", .format = TR_CH_NATIVE, .tombstone = TR_CH_TOMBSTONE_KEY, .compression = TR_CH_ZSTD};
+    char twice[200]; /* two addresses of one server */
+    snprintf(twice, sizeof twice, "%s, %s/", url, url);
+    const char *const replicas[] = {twice}, *const one[] = {url}, *const shards[] = {url2, url};
+    struct place row = {.urls = replicas, .read = url, .n_urls = 1, .prefix = "row"},
+                 key = {.urls = one, .read = url, .n_urls = 1, .prefix = "key", .format = TR_CH_NATIVE, .tombstone = TR_CH_TOMBSTONE_KEY, .compression = TR_CH_ZSTD},
+                 shard = {.urls = shards, .read = url, .n_urls = 2, .prefix = "shard", .compression = TR_CH_LZ4};
     const struct tr_sink_factory f[] = {
         {.name = "clickhouse", .arg = &row, .open = open_clickhouse, .read_back = read_back},
         {.name = "clickhouse, Native, tombstones of keys, zstd", .arg = &key, .open = open_clickhouse, .read_back = read_back},
+        {.name = "clickhouse, two shards, lz4", .arg = &shard, .open = open_clickhouse, .read_back = read_back, .shard = 1},
     };
-    return tr_sink_suite_run(&f[0]) + tr_sink_suite_run(&f[1]) != 0;
+    return tr_sink_suite_run(&f[0]) + tr_sink_suite_run(&f[1]) + tr_sink_suite_run(&f[2]) != 0;
 }

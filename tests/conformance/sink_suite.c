@@ -59,7 +59,7 @@ static void open_sink(struct bench *b, bool fresh)
     struct tr_err err = {0};
     if (F->open(F->arg, fresh, &b->sink, &err) < 0)
         fail_msg("open: %s", err.msg);
-    if (b->sink->ops->writer_new(b->sink, 0, &b->writer, &err) < 0)
+    if (b->sink->ops->writer_new(b->sink, F->shard, &b->writer, &err) < 0)
         fail_msg("writer_new: %s", err.msg);
 }
 
@@ -237,7 +237,7 @@ static void write_batch(struct bench *b, struct batch *x)
         for (uint32_t i = 0; i < x->sealed.n_parts; i++) /* it may have written the segments anew */
             x->chunks[i].bytes = tr_buf_slice(&x->chunks[i].seg->buf);
         if (rc >= 0)
-            rc = b->writer->ops->write(b->writer, b->sink->endpoints ? b->sink->endpoints[0] : NULL, &x->sealed, soon(), &err);
+            rc = b->writer->ops->write(b->writer, b->sink->endpoints ? b->sink->endpoints[F->shard * b->sink->n_endpoints] : NULL, &x->sealed, soon(), &err);
     }
     if (rc < 0)
         fail_msg("write: %s: %s", tr_rc_name(rc), err.msg);

@@ -28,6 +28,7 @@ struct tr_sink_factory {
     void *arg;
     int (*open)(void *arg, bool fresh, struct tr_sink **ret, struct tr_err *err);
     int (*read_back)(void *arg, struct tr_sink *sink, const struct tr_schema *s, enum tr_target_variant variant, tr_suite_row_fn cb, void *cb_arg);
+    uint32_t shard;      /* whose writer writes, and what is read back; tables are bound and swapped on all */
     bool keeps_nothing;  /* its place is gone with close: reopening is not asked */
 };
 

@@ -7,6 +7,7 @@
 #   tr_kill ch KILL; tr_ch_restart ch         # on the same data and ports
 #
 # For a server NAME there are CH_URL_NAME, CH_PORT_NAME (HTTP), CH_TCP_PORT_NAME, CH_DATA_NAME, and what tr_spawn gives: PID_NAME, $TR_TMP/NAME.log.
+# TR_CH_USERS: more elements of <users>.
 # VERSION is 18 (Debian's 18.16) or 26 (26.7: scripts/setup.sh --test put it into the cache).
 # shellcheck source=tests/e2e/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -52,11 +53,11 @@ tr_ch_start() {
     *) tr_fail "there is no ClickHouse $version here, only 18 and 26" ;;
     esac
     mkdir "$dir" "$dir/data" "$dir/tmp" "$dir/files" "$dir/schemas" || tr_fail "there is a server named $name already"
-    cat >"$dir/users.xml" <<'XML'
+    cat >"$dir/users.xml" <<XML
 <yandex>
     <profiles><default></default></profiles>
     <quotas><default></default></quotas>
-    <users><default><password></password><profile>default</profile><quota>default</quota><networks><ip>127.0.0.1</ip></networks></default></users>
+    <users><default><password></password><profile>default</profile><quota>default</quota><networks><ip>127.0.0.1</ip></networks></default>${TR_CH_USERS:-}</users>
 </yandex>
 XML
     printf -v "CH_VERSION_$name" '%s' "$version"

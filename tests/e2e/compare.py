@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compares a source with its mirrors, value by value, from exports made by psql, sqlite3 and ClickHouse's own HTTP: none of tailrace's code takes part.
 
-    compare.py --source DSN [--sqlite FILE] [--postgres DSN [--schema NAME]] [--clickhouse URL --database NAME] [--hard TABLE,...] [--no-key TABLE,...] TABLE...
+    compare.py --source DSN [--sqlite FILE] [--postgres DSN [--schema NAME]] [--clickhouse URL... --database NAME] [--hard TABLE,...] [--no-key TABLE,...] TABLE...
 
 Every column of every row is fetched as text. SQLite's values are brought back to PostgreSQL's text by type: booleans from 0/1, bytes from
 hex, floats by value (their eight bytes; -0 is 0), everything else must be the same text. Numeric *key* columns of SQLite mirrors are compared by value, as
-documented. ClickHouse has a view over every mirror, also of tables that --hard names; its numerics, floats and timestamps are compared by value. Prints a table and ends with 1 when anything is missing, extra or different.
+documented. Several ClickHouses are shards, whose rows are counted together. ClickHouse has a view over every mirror, also of tables that --hard names; its numerics, floats and timestamps are compared by value. Prints a table and ends with 1 when anything is missing, extra or different.
 """
 import argparse
 import decimal
@@ -172,7 +172,7 @@ def main():
     p.add_argument("--sqlite")
     p.add_argument("--postgres")
     p.add_argument("--schema", default="")
-    p.add_argument("--clickhouse")
+    p.add_argument("--clickhouse", action="append")
     p.add_argument("--database", default="default")
     p.add_argument("--hard", default="")
     p.add_argument("--no-key", default="", help="tables without a key: their changelog's inserts are compared instead of a mirror")
@@ -193,7 +193,7 @@ def main():
             name = f"{quote(o.schema)}.{quote(lite_name(t) + suffix)}" if o.schema else f"{quote(t.ns)}.{quote(t.name + suffix)}"
             sides.append(("postgres", lambda: export_pg(o.postgres, t, name), False))
         if o.clickhouse:
-            sides.append(("clickhouse", lambda: export_clickhouse(o.clickhouse, t, f"{quote(o.database)}.{quote(lite_name(t) + view)}{' FINAL' if full in no_key else ''}"), "clickhouse"))
+            sides.append(("clickhouse", lambda: sum((export_clickhouse(url, t, f"{quote(o.database)}.{quote(lite_name(t) + view)}{' FINAL' if full in no_key else ''}") for url in o.clickhouse), []), "clickhouse"))
         for side, export, lite in sides:
             try:
                 lost, wrong, extra = compare(t, source, export(), lite)

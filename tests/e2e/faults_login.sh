@@ -7,14 +7,6 @@ set -euo pipefail
 # shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
-authority() { # NAME: NAME.crt and NAME.key
-    openssl req -x509 -newkey rsa:2048 -nodes -days 10 -subj "/CN=$1" -keyout "$TR_TMP/$1.key" -out "$TR_TMP/$1.crt" 2>/dev/null
-}
-certificate() { # NAME DAYS AUTHORITY HOST: NAME.crt and NAME.key, signed by the authority
-    openssl req -newkey rsa:2048 -nodes -subj "/CN=$4" -keyout "$TR_TMP/$1.key" -out "$TR_TMP/$1.csr" 2>/dev/null
-    printf 'subjectAltName = %s\n' "$4" >"$TR_TMP/$1.ext"
-    openssl x509 -req -in "$TR_TMP/$1.csr" -CA "$TR_TMP/$3.crt" -CAkey "$TR_TMP/$3.key" -CAcreateserial -days "$2" -extfile "$TR_TMP/$1.ext" -out "$TR_TMP/$1.crt" 2>/dev/null
-}
 serve() { # CERTIFICATE: the server has it from its next connection on
     local f
     for f in crt key; do
@@ -27,12 +19,12 @@ serve() { # CERTIFICATE: the server has it from its next connection on
 sever() { # USER: its connections end, the next ones meet what is new
     tr_psql src -c "select pg_terminate_backend(pid) from pg_stat_activity where usename = '$1'" >/dev/null 2>&1
 }
-authority ours
-authority theirs
-certificate good 10 ours IP:127.0.0.1
-certificate expired 0 ours IP:127.0.0.1
-certificate foreign 10 theirs IP:127.0.0.1
-certificate renamed 10 ours DNS:db.example.org
+tr_authority ours
+tr_authority theirs
+tr_certificate good 10 ours IP:127.0.0.1
+tr_certificate expired 0 ours IP:127.0.0.1
+tr_certificate foreign 10 theirs IP:127.0.0.1
+tr_certificate renamed 10 ours DNS:db.example.org
 
 tt_start "${1:-15}" "password_encryption = 'scram-sha-256'"
 serve good

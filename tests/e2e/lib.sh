@@ -127,6 +127,20 @@ tr_wait_until() {
     done
 }
 
+# --- certificates, by openssl ------------------------------------------------------------------------------------------------------
+
+# tr_authority NAME: $TR_TMP/NAME.crt and NAME.key.
+tr_authority() {
+    openssl req -x509 -newkey rsa:2048 -nodes -days 10 -subj "/CN=$1" -keyout "$TR_TMP/$1.key" -out "$TR_TMP/$1.crt" 2>/dev/null
+}
+
+# tr_certificate NAME DAYS AUTHORITY HOST: NAME.crt and NAME.key, signed by the authority, for IP:… or DNS:…. 0 days: it has expired.
+tr_certificate() {
+    openssl req -newkey rsa:2048 -nodes -subj "/CN=$4" -keyout "$TR_TMP/$1.key" -out "$TR_TMP/$1.csr" 2>/dev/null
+    printf 'subjectAltName = %s\n' "$4" >"$TR_TMP/$1.ext"
+    openssl x509 -req -in "$TR_TMP/$1.csr" -CA "$TR_TMP/$3.crt" -CAkey "$TR_TMP/$3.key" -CAcreateserial -days "$2" -extfile "$TR_TMP/$1.ext" -out "$TR_TMP/$1.crt" 2>/dev/null
+}
+
 # --- processes -----------------------------------------------------------------------------------------------------------------
 
 # tr_spawn NAME COMMAND...: in the background; output is appended to $TR_TMP/NAME.log, the pid is $PID_NAME. A name may be used again.

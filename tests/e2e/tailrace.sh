@@ -10,8 +10,8 @@
 #   tt_live public.t public.u                         # waits until both mirrors have them live
 #   tt_equal public.t public.u                        # a marker row, the wait for it in both mirrors, compare.py
 #
-# With a ClickHouse server of clickhouse.sh, TT_CH=its name: a third mirror, sink `ch`, in its database `shop`. SINK=clickhouse in the environment (clickhouse18: of 18.16)
-# starts one, so that a test runs with it as well.
+# With a ClickHouse server of clickhouse.sh, TT_CH=its name: a third mirror, sink `ch`, in its database `shop`. With several, 'a b': its shards. SINK=clickhouse in the environment
+# (clickhouse18: of 18.16) starts one, so that a test runs with it as well.
 #
 # Variables before tt_config: TT_SOURCE (more lines of the source section), TT_LITE, TT_PG, TT_CLICKHOUSE (more of each sink's), TT_CH_URLS (for those of TT_CH), TT_HEARTBEAT, TT_COMMIT, TT_ENGINE
 # (more of the engine's, as "key: value").
@@ -63,18 +63,23 @@ tt_psql() {
 tt_sql() { tt_psql "$TT_SHOP" "$@"; }
 tt_mirror() { tt_psql "$TT_MIRROR" "$@"; }
 tt_lite() { sqlite3 -bail -cmd '.timeout 10000' "$TT_LITE_FILE" "$@"; }
-# On the ClickHouse mirror, if there is one.
+# On the ClickHouse mirror, if there is one; on every shard of it, one answer behind the other.
 tt_ch() {
-    local s
-    [ -n "${TT_CH:-}" ] || return 0
+    local s name
     for s in "$@"; do
-        tr_ch "$TT_CH" "$s"
+        for name in ${TT_CH:-}; do
+            tr_ch "$name" "$s" || return
+        done
     done
 }
 
 tt_clickhouse_sink() {
     [ -n "${TT_CH:-}" ] || return 0
-    printf '  - {name: ch, type: clickhouse, urls: [%s], database: shop%s}\n' "${TT_CH_URLS:-$(tr_get CH_URL "$TT_CH")}" "${TT_CLICKHOUSE:+, $TT_CLICKHOUSE}"
+    local name urls=
+    for name in $TT_CH; do
+        urls+=${urls:+, }$(tr_get CH_URL "$name")
+    done
+    printf '  - {name: ch, type: clickhouse, urls: [%s], database: shop%s}\n' "${TT_CH_URLS:-$urls}" "${TT_CLICKHOUSE:+, $TT_CLICKHOUSE}"
 }
 
 tt_config() {
@@ -196,15 +201,18 @@ tt_mark() {
     tt_sql 'set synchronous_commit = local' "insert into marker values ($TT_MARK)"
     tr_wait_until "${TT_WAIT:-40}" "[ \"\$(tt_lite 'select count(*) from marker_live where id = $TT_MARK' 2>/dev/null)\" = 1 ]" || tr_fail 'the SQLite mirror has not arrived'
     tr_wait_until "${TT_WAIT:-40}" "[ \"\$(tt_mirror 'select count(*) from marker_live where id = $TT_MARK' 2>/dev/null)\" = 1 ]" || tr_fail 'the PostgreSQL mirror has not arrived'
-    [ -z "${TT_CH:-}" ] || tr_wait_until "${TT_WAIT:-40}" "[ \"\$(tr_ch $TT_CH 'select count() from shop.marker_live where id = $TT_MARK' 2>/dev/null)\" = 1 ]" || tr_fail 'the ClickHouse mirror has not arrived'
+    [ -z "${TT_CH:-}" ] || tr_wait_until "${TT_WAIT:-40}" "[ \"\$(tt_ch 'select id from shop.marker_live where id = $TT_MARK' 2>/dev/null)\" = $TT_MARK ]" || tr_fail 'the ClickHouse mirror has not arrived'
 }
 
 # tt_equal [--hard TABLE,...] TABLE...
 tt_equal() {
     tt_mark
-    local compare=(python3 "$TR_E2E_DIR/compare.py" --source "$TT_SHOP")
+    local name compare=(python3 "$TR_E2E_DIR/compare.py" --source "$TT_SHOP")
     if [ -n "${TT_CH:-}" ]; then # its tables arrive each for itself
-        compare+=(--clickhouse "$(tr_get CH_URL "$TT_CH")" --database shop)
+        for name in $TT_CH; do
+            compare+=(--clickhouse "$(tr_get CH_URL "$name")")
+        done
+        compare+=(--database shop)
         tr_wait_until "${TT_WAIT:-40}" '"${compare[@]}" '"$*"' >"$TR_TMP/compare" 2>&1' || cat "$TR_TMP/compare" >&2
     fi
     "${compare[@]}" --sqlite "$TT_LITE_FILE" --postgres "$TT_MIRROR" "$@" public.marker >&2 || {

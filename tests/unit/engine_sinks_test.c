@@ -1,6 +1,7 @@
 /* The runtime over the memory sink: what writes and binds can come to, boundaries, shapes of writers. Also run under TSan. */
 #include "engine.h"
 #include "engine_kit.h"
+#include "hash.h"
 
 static const struct tr_mem_sink_def plain = {.caps = TR_CAP_MULTI | TR_CAP_MONOTONIC};
 static const struct tr_mem_sink_def boundary = {.caps = TR_CAP_MULTI | TR_CAP_MONOTONIC | TR_CAP_BOUNDARY};
@@ -440,6 +441,146 @@ static void test_a_row_too_large_is_refused_by_name(void **state)
     kit_end(&k);
 }
 
+/* ---- shards ---- */
+
+struct shards {
+    struct tr_mem_batch *batches;
+    uint32_t n, truncates[2], misplaced, dead, alive;
+    uint64_t now_version, old_version;
+};
+
+static uint32_t shard_of_key(struct tr_slice key)
+{
+    return (uint32_t)(tr_hash64(key.p, key.n) % 2);
+}
+
+static void keep_batch(void *arg, const struct tr_mem_batch *b)
+{
+    struct shards *s = arg;
+    s->batches = tr_realloc(s->batches, (s->n + 1) * sizeof *s->batches);
+    assert_non_null(s->batches);
+    s->batches[s->n++] = *b;
+}
+
+static void place_row(void *arg, const struct tr_mem_row *r)
+{
+    struct shards *s = arg;
+    uint32_t shard = s->batches[r->batch].shard;
+    s->truncates[shard] += r->op == TR_OP_TRUNCATE;
+    if (r->op == TR_OP_TRUNCATE)
+        return;
+    s->misplaced += shard_of_key(r->key) != shard || ((r->flags & TR_CHG_MOVED) && shard_of_key(r->old_key) != shard);
+}
+
+static void count_row(void *arg, struct tr_slice key, uint64_t version, bool deleted, const struct tr_row *row)
+{
+    struct shards *s = arg;
+    (void)row;
+    s->dead += deleted;
+    s->alive += !deleted;
+    if (tr_slice_eq(key, tr_slice_str("1")))
+        s->old_version = deleted ? version : 0;
+    if (!deleted && version > s->now_version)
+        s->now_version = version;
+}
+
+/* Key `from` becomes the first one from `to` on that is, or is not, of the same shard. */
+static void move_key(struct kit *k, int64_t pos, const char *from, int64_t to, bool same, bool unchanged)
+{
+    char id[24];
+    uint8_t state[2] = {TR_PRESENT, unchanged ? TR_UNCHANGED : TR_PRESENT};
+    do
+        snprintf(id, sizeof id, "%lld", (long long)to++);
+    while ((shard_of_key(tr_slice_str(id)) == shard_of_key(tr_slice_str(from))) != same);
+    struct tr_slice v[2] = {tr_slice_str(id), tr_slice_str("moved")};
+    struct tr_change c = {.op = TR_OP_UPDATE, .flags = (uint16_t)(TR_CHG_MOVED | (unchanged ? TR_CHG_UNCHANGED : 0)), .schema = k->schema[0], .version = (uint64_t)pos, .key = v[0],
+                          .old_key = tr_slice_str(from), .after = {v, state, 2}};
+    assert_int_equal(tr_mem_push_row(k->src, 0, pos, &c), TR_OK);
+}
+
+static void test_rows_go_to_the_shards_of_their_keys(void **state)
+{
+    struct kit k;
+    struct tr_mem_sink_def d = {.caps = TR_CAP_MULTI | TR_CAP_MONOTONIC, .shards = 2};
+    struct shards s = {0};
+    (void)state;
+    kit_init(&k, 1, &d);
+    kit_start(&k);
+    assign(&k);
+    for (int64_t i = 1; i <= 20; i++)
+        kit_row(&k, 0, i, 1, 1000 + i, "x");
+    kit_row_op(&k, 0, 21, TR_OP_TRUNCATE, 1, 0, NULL, 0);
+    kit_row(&k, 0, 22, 1, 1, "x");
+    kit_row(&k, 0, 23, 1, 2, "x");
+    move_key(&k, 24, "2", 100, true, true);
+    move_key(&k, 26, "1", 200, false, false);
+    KIT_UNTIL(tr_mem_committed(k.src, 0) == 26);
+    kit_stop(&k);
+    tr_mem_each_batch(k.sink[0], keep_batch, &s);
+    tr_mem_each_row(k.sink[0], place_row, &s);
+    tr_mem_read_back(k.sink[0], 1, TR_TARGET_MIRROR, count_row, &s);
+    assert_int_equal(s.truncates[0], 1);
+    assert_int_equal(s.truncates[1], 1);
+    assert_int_equal(s.misplaced, 0);
+    assert_int_equal(s.alive, 2);
+    assert_int_equal(s.old_version, 26);
+    assert_int_equal(s.now_version, 27);
+    tr_free(s.batches);
+    kit_end(&k);
+}
+
+static void test_a_row_that_another_shard_knows_is_refused_by_name(void **state)
+{
+    struct kit k;
+    struct tr_mem_sink_def d = {.caps = TR_CAP_MULTI | TR_CAP_MONOTONIC, .shards = 2};
+    (void)state;
+    kit_init(&k, 1, &d);
+    kit_start(&k);
+    kit_row(&k, 0, 1, 1, 1, "x");
+    move_key(&k, 2, "1", 200, false, true);
+    assign(&k);
+    assert_true(tr_runtime_join(k.p, tr_now_ns() + 10 * SEC));
+    assert_int_equal(kit_status(&k).error.rc, TR_REJECT);
+    assert_non_null(strstr(kit_status(&k).error.msg, "table public.t1"));
+    assert_non_null(strstr(kit_status(&k).error.msg, "column note"));
+    assert_non_null(strstr(kit_status(&k).error.msg, "REPLICA IDENTITY FULL"));
+    kit_end(&k);
+}
+
+static void note_endpoints(void *arg, const struct tr_mem_batch *b)
+{
+    uint32_t *seen = arg;
+    seen[b->shard] |= 1u << b->endpoint;
+}
+
+/* Shards need not have equally many endpoints. */
+static void test_each_shard_has_its_endpoints(void **state)
+{
+    struct kit k;
+    struct tr_mem_sink_def d = {.caps = TR_CAP_MULTI | TR_CAP_MONOTONIC, .shards = 2, .endpoints = 2};
+    const uint32_t endpoints[2] = {1, 2};
+    uint32_t seen[2] = {0};
+    struct tr_err err = {0};
+    (void)state;
+    kit_init(&k, 1, &d);
+    tr_mem_sink_spi(k.sink[0])->shard_endpoints = (const uint32_t[]){1, 3};
+    assert_int_equal(tr_runtime_new(&k.def, &k.p, k.warning, sizeof k.warning, &err), TR_REJECT);
+    assert_non_null(strstr(err.msg, "shard 1 has 3 endpoints"));
+    tr_mem_sink_spi(k.sink[0])->shard_endpoints = endpoints;
+    k.def.tuning.commit_eagerly = true;
+    kit_start(&k);
+    assign(&k);
+    for (int64_t i = 1; i <= 60; i++) {
+        kit_row(&k, 0, i, 1, i, "x");
+        KIT_UNTIL(tr_mem_committed(k.src, 0) == i);
+    }
+    kit_stop(&k);
+    tr_mem_each_batch(k.sink[0], note_endpoints, seen);
+    assert_int_equal(seen[0], 1);
+    assert_int_equal(seen[1], 3);
+    kit_end(&k);
+}
+
 /* ---- shapes ---- */
 
 static void test_columnar_encoders(void **state)
@@ -690,6 +831,9 @@ int main(void)
         cmocka_unit_test(test_endpoints_are_rotated_and_left_out),
         cmocka_unit_test(test_dependent_batches_wait),
         cmocka_unit_test(test_independent_batches_overlap),
+        cmocka_unit_test(test_rows_go_to_the_shards_of_their_keys),
+        cmocka_unit_test(test_a_row_that_another_shard_knows_is_refused_by_name),
+        cmocka_unit_test(test_each_shard_has_its_endpoints),
         cmocka_unit_test(test_a_barrier_waits_until_durable),
         cmocka_unit_test(test_a_barrier_between_transactions),
         cmocka_unit_test(test_a_shadow_is_swapped_in),

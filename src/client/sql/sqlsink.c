@@ -46,6 +46,12 @@ static struct place place_of(const struct tr_sqlsink *s, const struct tr_schema 
     return p;
 }
 
+void tr_sqlsink_place(const struct tr_sqlsink *s, const struct tr_schema *sc, enum tr_target_variant v, char out[TR_SQL_NAME_MAX + 1])
+{
+    struct place p = place_of(s, sc, v);
+    memcpy(out, p.name, sizeof p.name);
+}
+
 static const char *kind_name(enum tr_target_variant v)
 {
     return v == TR_TARGET_MIRROR ? "mirror" : v == TR_TARGET_SHADOW ? "shadow" : v == TR_TARGET_CHANGELOG ? "changelog" : "meta";

@@ -61,6 +61,8 @@ static inline const struct tr_sqltarget *tr_sqltarget_of(const struct tr_target 
 /* The mirror's name for a table of the source; one_ns as tr_sqlsink.ns. */
 void tr_sqlsink_name(const char *one_ns, const char *ns, const char *name, char out[TR_SQL_NAME_MAX + 1]);
 
+/* The name of the table that a variant is kept in. */
+void tr_sqlsink_place(const struct tr_sqlsink *s, const struct tr_schema *schema, enum tr_target_variant v, char out[TR_SQL_NAME_MAX + 1]);
 /* What is wanted of a table: by its definition, and by the sink's options. */
 int tr_sqlsink_want(const struct tr_sqlsink *s, enum tr_table_kind kind, const struct tr_schema *schema, const char *ns, const char *name, struct tr_want *ret, struct tr_err *err);
 

@@ -70,6 +70,25 @@ int tr_ch_url_escape(struct tr_slice text, struct tr_buf *out)
     return rc < 0 ? rc : TR_OK;
 }
 
+/* What an operator can do about a connection that could not be had; libcurl's words are told before it. */
+static const char *cure(const struct tr_err *err)
+{
+    enum { SSL_CONNECT = 35, PEER_FAILED = 60, CA_FILE = 77 };
+    if (err->code == CA_FILE)
+        return "; ca_file cannot be read, or is no PEM file of certificates";
+    if (err->code == SSL_CONNECT)
+        return "; https in urls needs the server's TLS port (https_port)";
+    if (err->code != PEER_FAILED)
+        return "";
+    if (strstr(err->msg, "expired"))
+        return "; the server's certificate must be renewed";
+    if (strstr(err->msg, "not yet valid"))
+        return "; look at the clocks";
+    if (strstr(err->msg, "subject name"))
+        return "; name the server in urls as its certificate does, or have it made for this name";
+    return "; set ca_file to the PEM file of the authority that signed the server's certificate";
+}
+
 /* The frame that an exception gets which arose when data were under way already. */
 static bool framed(const char *tag, struct tr_slice body)
 {
@@ -103,7 +122,7 @@ int tr_ch_judge(const char *what, const struct ch_answer *a, struct tr_err *err)
         blame = TR_BLAME_ENDPOINT;
     }
     if (*said)
-        tr_err_set(err, rc, TR_DOM_HTTP, "%s: %s", what, said);
+        tr_err_set(err, rc, TR_DOM_HTTP, "%s: %s%s", what, said, one_of(code, login, TR_ARRAY_LEN(login)) ? " (look at user, password, token and grants)" : "");
     else
         tr_err_set(err, rc, TR_DOM_HTTP, "%s: HTTP status %ld, exception %ld", what, a->status, code);
     if (err) {
@@ -129,8 +148,13 @@ int tr_ch_ask(const struct ch_sink *s, struct tr_httpc *h, const struct tr_endpo
                                  .answer_max = q->answer_max};
     rc = r.url ? tr_httpc_request(h, &r, deadline_ns, &status, headers, TR_ARRAY_LEN(headers), out, err) : tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: no memory for a query", s->sql.what);
     tr_buf_done(&url);
-    if (rc < 0)
+    if (rc < 0) {
+        const char *do_this = err && err->domain == TR_DOM_CURL ? cure(err) : "";
+        size_t n = err ? strlen(err->msg) : 0;
+        if (*do_this)
+            snprintf(err->msg + n, sizeof err->msg - n, "%s", do_this);
         return rc;
+    }
     char what[256];
     snprintf(what, sizeof what, "%s: %.120s", s->sql.what, ep->url);
     struct ch_answer a = {.status = status, .code = strtol(headers[0].value, NULL, 10), .tag = headers[1].value, .data = q->data, .body = tr_slice_sub(tr_buf_slice(out), from, out->n)};
@@ -142,15 +166,5 @@ int tr_ch_say(struct ch_sink *s, const char *sql, const char *params, bool data,
     struct tr_slice body = tr_slice_str(sql);
     struct ch_query q = {.params = params, .body = &body, .n_body = 1, .content_type = "text/plain", .data = data, .answer_max = 64 << 20};
     int rc = s->http ? TR_OK : tr_ch_session(s, &s->http, err);
-    for (uint32_t i = 0; i < s->sql.sink.n_endpoints && rc >= 0; i++) {
-        size_t from = out->n;
-        rc = tr_ch_ask(s, s->http, &s->endpoints[s->at], &q, deadline_ns, out, err);
-        if (rc != TR_RETRY)
-            return rc;
-        out->n = from;
-        s->at = (s->at + 1) % s->sql.sink.n_endpoints;
-        if (i + 1 < s->sql.sink.n_endpoints)
-            rc = TR_OK;
-    }
-    return rc;
+    return rc >= 0 ? tr_ch_ask(s, s->http, &s->endpoints[s->at], &q, deadline_ns, out, err) : rc;
 }

@@ -15,8 +15,6 @@
 #include "ddl_clickhouse.h"
 #include "text.h"
 
-enum { TODAY = 2401 /* year and month of the release */ };
-
 #define LINGER_MIN_NS (500 * TR_NS_PER_MS)
 
 static struct ch_sink *of(struct tr_sink *s)
@@ -24,92 +22,26 @@ static struct ch_sink *of(struct tr_sink *s)
     return tr_container_of(s, struct ch_sink, sql.sink);
 }
 
-/* ---- which server this is ---- */
-
-/* CREATE asks for its privilege even where IF NOT EXISTS has nothing to do. */
-static int lease_table(struct ch_sink *s, bool has_database, int64_t deadline_ns, struct tr_err *err)
-{
-    struct tr_buf q = {0}, none = {0};
-    bool ok = tr_buf_append_str(&q, "CREATE DATABASE ") >= 0 && tr_ch_ident(tr_slice_str(s->sql.meta_ns), &q) >= 0 && tr_buf_cstr(&q);
-    int rc = ok && has_database ? TR_OK : ok ? tr_ch_say(s, tr_buf_cstr(&q), "", false, deadline_ns, &none, err) : TR_NOMEM;
-    tr_buf_clear(&q);
-    tr_buf_clear(&none);
-    ok = ok && tr_buf_append_str(&q, "CREATE TABLE IF NOT EXISTS ") >= 0 && tr_ch_name(s->sql.meta_ns, "_tailrace_lease", &q) >= 0 &&
-         tr_buf_append_str(&q, " (sink String, token UInt64) ENGINE = ReplacingMergeTree(token) ORDER BY sink") >= 0 && tr_buf_cstr(&q);
-    if (ok && rc >= 0)
-        rc = tr_ch_say(s, tr_buf_cstr(&q), "", false, deadline_ns, &none, err);
-    tr_buf_done(&q);
-    tr_buf_done(&none);
-    return ok ? rc : tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: no memory", s->sql.what);
-}
-
-/* Version, and the engine of the database: "" where it is not there yet, and then it will be an Atomic one. */
-static int ask_server(struct ch_sink *s, int64_t deadline_ns, bool *ret_has_database, struct tr_err *err)
-{
-    struct tr_buf q = {0}, a = {0};
-    bool ok = tr_buf_append_str(&q, "SELECT version(), (SELECT arrayStringConcat(groupArray(engine)) FROM system.databases WHERE name = ") >= 0 && tr_ch_literal(tr_slice_str(s->sql.meta_ns), &q) >= 0 &&
-              tr_buf_append_str(&q, ") FORMAT TSV") >= 0 && tr_buf_cstr(&q);
-    int rc = ok ? tr_ch_say(s, tr_buf_cstr(&q), "", true, deadline_ns, &a, err) : tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: no memory", s->sql.what);
-    const char *text = rc >= 0 ? tr_buf_cstr(&a) : "";
-    char *end = NULL;
-    unsigned long year = strtoul(text ? text : "", &end, 10), month = end && *end == '.' ? strtoul(end + 1, NULL, 10) : 0;
-    if (rc >= 0 && !year)
-        rc = tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: what answers is no ClickHouse", s->sql.what);
-    if (rc >= 0) {
-        int d = TR_DIALECT_CLICKHOUSE;
-        if (year * 100 + month >= TODAY)
-            d |= TR_CLICKHOUSE_TODAY | (strstr(text, "\tOrdinary") ? 0 : TR_CLICKHOUSE_EXCHANGE);
-        s->sql.dialect = (enum tr_dialect)d;
-        *ret_has_database = !strstr(text, "\t\n");
-    }
-    tr_buf_done(&q);
-    tr_buf_done(&a);
-    return rc;
-}
-
-int tr_ch_connect(struct ch_sink *s, int64_t deadline_ns, struct tr_err *err)
-{
-    if (atomic_load(&s->known))
-        return TR_OK;
-    bool has_database = false;
-    int rc = ask_server(s, deadline_ns, &has_database, err);
-    if (rc >= 0)
-        rc = lease_table(s, has_database, deadline_ns, err);
-    atomic_store(&s->known, rc >= 0);
-    return rc == TR_STALE || rc == TR_REJECT ? TR_RETRY : rc;
-}
-
 /* ---- operations ---- */
 
 static int bind_table(struct tr_sink *ts, const struct tr_schema *schema, enum tr_target_variant v, uint64_t snapshot_id, int64_t deadline_ns, struct tr_target **ret, struct tr_err *err)
 {
-    struct ch_sink *s = of(ts);
     struct tr_schema *kept = NULL;
-    int rc = tr_ch_connect(s, deadline_ns, err); /* by which types are chosen */
+    if (v == TR_TARGET_APPEND)
+        return tr_ch_bind(of(ts), schema, v, 0, deadline_ns, ret, err);
+    int rc = tr_ch_as_kept(of(ts), schema, &kept, err);
     if (rc >= 0)
-        rc = tr_ch_as_kept(s, schema, &kept, err);
-    if (rc >= 0)
-        rc = tr_sqlsink_bind(ts, kept, v, snapshot_id, deadline_ns, ret, err);
+        rc = tr_ch_bind(of(ts), kept, v, snapshot_id, deadline_ns, ret, err);
     tr_schema_unref(kept);
-    if (rc < 0)
-        return rc;
-    struct tr_sqltarget *t = tr_container_of(*ret, struct tr_sqltarget, target);
-    struct ch_table *table = NULL;
-    if (t->own)
-        return TR_OK;
-    rc = tr_ch_table_new(s, t, t->m.kind, &table, err);
-    t->own = table;
     return rc;
 }
 
 static int check_table(struct tr_sink *ts, const struct tr_schema *schema, enum tr_target_variant v, int64_t deadline_ns, struct tr_err *err)
 {
     struct tr_schema *kept = NULL;
-    int rc = tr_ch_connect(of(ts), deadline_ns, err);
+    int rc = tr_ch_as_kept(of(ts), schema, &kept, err);
     if (rc >= 0)
-        rc = tr_ch_as_kept(of(ts), schema, &kept, err);
-    if (rc >= 0)
-        rc = tr_sqlsink_check(ts, kept, v, deadline_ns, err);
+        rc = tr_ch_check(of(ts), kept, v, deadline_ns, err);
     tr_schema_unref(kept);
     return rc;
 }
@@ -117,30 +49,31 @@ static int check_table(struct tr_sink *ts, const struct tr_schema *schema, enum 
 static int swap(struct tr_sink *ts, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
 {
     struct tr_schema *kept = NULL;
-    int rc = tr_ch_connect(of(ts), deadline_ns, err);
+    int rc = tr_ch_as_kept(of(ts), schema, &kept, err);
     if (rc >= 0)
-        rc = tr_ch_as_kept(of(ts), schema, &kept, err);
+        rc = tr_ch_swap(of(ts), kept, snapshot_id, deadline_ns, err);
+    tr_schema_unref(kept);
+    return rc;
+}
+
+static int built(struct tr_sink *ts, const struct tr_schema *schema, int64_t deadline_ns, uint64_t *ret, struct tr_err *err)
+{
+    struct tr_schema *kept = NULL;
+    int rc = tr_ch_as_kept(of(ts), schema, &kept, err);
     if (rc >= 0)
-        rc = tr_sqlsink_swap(ts, kept, snapshot_id, deadline_ns, err);
+        rc = tr_ch_built(of(ts), kept, deadline_ns, ret, err);
     tr_schema_unref(kept);
     return rc;
 }
 
 static int probe(struct tr_sink *ts, int64_t deadline_ns, struct tr_err *err)
 {
-    struct ch_sink *s = of(ts);
-    struct tr_buf a = {0};
-    int rc = tr_ch_connect(s, deadline_ns, err);
-    if (rc >= 0)
-        rc = tr_ch_say(s, "SELECT 1", "", true, deadline_ns, &a, err);
-    tr_buf_done(&a);
-    return rc;
+    return tr_ch_probe(of(ts), deadline_ns, err);
 }
 
 static int writer_new(struct tr_sink *s, uint32_t shard, struct tr_writer **ret, struct tr_err *err)
 {
-    (void)shard;
-    return tr_ch_writer_new(of(s), ret, err);
+    return tr_ch_writer_new(of(s), shard, ret, err);
 }
 
 static void close_sink(struct tr_sink *ts)
@@ -150,19 +83,16 @@ static void close_sink(struct tr_sink *ts)
         tr_ch_table_free(tr_container_of(n, struct tr_sqltarget, link)->own);
     tr_sqlsink_done(&s->sql);
     tr_httpc_free(s->http);
-    for (size_t i = 0; s->endpoints && i < s->o->urls.n; i++)
-        tr_free(s->endpoints[i].url);
     for (size_t i = 0; i < TR_ARRAY_LEN(s->headers); i++)
         tr_free(s->headers[i]);
-    tr_free(s->endpoints);
-    tr_free(s->by_index);
+    tr_ch_endpoints_done(s);
     tr_free(s);
 }
 
 static const struct tr_sink_ops ops = {.bind = bind_table,
                                        .check = check_table,
                                        .swap = swap,
-                                       .built = tr_sqlsink_built,
+                                       .built = built,
                                        .probe = probe,
                                        .encoder_new = tr_ch_encoder_new,
                                        .writer_new = writer_new,
@@ -208,32 +138,6 @@ static int headers(struct ch_sink *s, struct tr_err *err)
     return s->headers[0] && (s->headers[1] || !o->password || !*o->password) ? TR_OK : no_memory(s->sql.name, err);
 }
 
-static int endpoints(struct ch_sink *s, struct tr_err *err)
-{
-    const struct tr_strv *urls = &s->o->urls;
-    if (!urls->n)
-        return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "%s: urls is empty; name at least one, like http://localhost:8123", s->sql.what);
-    s->endpoints = tr_calloc(urls->n, sizeof *s->endpoints);
-    s->by_index = tr_calloc(urls->n, sizeof(void *));
-    if (!s->endpoints || !s->by_index)
-        return no_memory(s->sql.name, err);
-    for (size_t i = 0; i < urls->n; i++) {
-        const char *u = urls->v[i];
-        size_t n = strlen(u);
-        if ((strncmp(u, "http://", 7) != 0 && strncmp(u, "https://", 8) != 0) || strpbrk(u, "?#@ \r\n"))
-            return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "%s: each of urls is http:// or https://, host and port, without user and query (user, password and token are settings of their own)", s->sql.what);
-        while (n && u[n - 1] == '/')
-            n--;
-        s->endpoints[i].url = tr_strndup(tr_slice_of(u, n));
-        s->by_index[i] = &s->endpoints[i];
-        if (!s->endpoints[i].url)
-            return no_memory(s->sql.name, err);
-    }
-    s->sql.sink.n_endpoints = (uint32_t)urls->n;
-    s->sql.sink.endpoints = s->by_index;
-    return TR_OK;
-}
-
 #define CAPS (TR_CAP_MONOTONIC | TR_CAP_TOKEN | TR_CAP_SHADOW)
 
 static int sink_new(const void *options, const struct tr_component_env *env, struct tr_sink **ret, struct tr_err *err)
@@ -253,7 +157,7 @@ static int sink_new(const void *options, const struct tr_component_env *env, str
     if (rc >= 0)
         rc = tr_ch_shape_check(s->sql.what, s->o, err);
     if (rc >= 0)
-        rc = endpoints(s, err);
+        rc = tr_ch_endpoints(s, err);
     if (rc >= 0)
         rc = headers(s, err);
     if (rc < 0) {
@@ -267,11 +171,11 @@ static int sink_new(const void *options, const struct tr_component_env *env, str
 #define F(field) offsetof(struct tr_ch_options, field)
 
 static const char *const formats[] = {"rowbinary", "native", NULL};
-static const char *const compressions[] = {"none", "zstd", NULL}, *const tombstones[] = {"row", "key", NULL};
+static const char *const compressions[] = {"none", "zstd", "lz4", NULL}, *const tombstones[] = {"row", "key", NULL};
 
 static const struct tr_field fields[] = {
     {.name = "urls", .type = TR_F_LIST, .offset = F(urls),
-     .help = "HTTP addresses of the server, http://host:8123 or https://host:8443. With several, writes take turns and leave out those that fail; all must be of one server, or of servers that share their tables."},
+     .help = "HTTP addresses of the servers, http://host:8123 or https://host:8443. Each is a shard, and rows are spread over them by key; where commas separate several in one, they are replicas of that shard: writes take turns and leave out those that fail."},
     {.name = "database", .type = TR_F_STRING, .def = "default", .offset = F(database), .help = "Database of all tables; made when it is not there."},
     {.name = "user", .type = TR_F_STRING, .def = "default", .offset = F(user), .help = "User."},
     {.name = "password", .type = TR_F_SECRET, .optional = true, .offset = F(password), .help = "Password of the user."},
@@ -279,7 +183,8 @@ static const struct tr_field fields[] = {
     {.name = "ca_file", .type = TR_F_STRING, .optional = true, .offset = F(ca_file), .help = "PEM file of the authorities that https is verified by; without it, the system's."},
     {.name = "format", .type = TR_F_ENUM, .def = "rowbinary", .choices = formats, .offset = F(format),
      .help = "What rows are sent as. native takes less of the server's processor time and more of tailrace's, and a column that was given another type by hand is converted to, where rowbinary notices."},
-    {.name = "compression", .type = TR_F_ENUM, .def = "none", .choices = compressions, .offset = F(compression), .help = "Of what is sent. zstd takes processor time of both ends and saves bandwidth."},
+    {.name = "compression", .type = TR_F_ENUM, .def = "none", .choices = compressions, .offset = F(compression),
+     .help = "Of what is sent. lz4 takes little processor time, zstd more and saves more bandwidth; servers before 24.1 are sent it uncompressed."},
     {.name = "tombstone", .type = TR_F_ENUM, .def = "row", .choices = tombstones, .offset = F(tombstone),
      .help = "What a deleted row keeps: row, its last values, which are read back for it; key, its key alone, which costs no reading where much is deleted."},
     {.name = "as_text", .type = TR_F_LIST, .optional = true, .offset = F(as_text),
@@ -292,6 +197,8 @@ static const struct tr_field fields[] = {
     {.name = "partition_by", .type = TR_F_LIST, .optional = true, .offset = F(partition_by),
      .help = "Partitions of a mirror, as 'schema.table = toYYYYMM(day)': an expression over columns of the key, since a row must never change its partition. The first entry whose pattern names a table holds; for a mirror that "
              "is there from its next snapshot on."},
+    {.name = "allow_duplicates", .type = TR_F_BOOL, .def = "false", .offset = F(allow_duplicates),
+     .help = "Of tables that a C program appends to: take one that cannot drop an INSERT which comes again, so that a lost answer leaves rows twice."},
 };
 
 const struct tr_sink_type tr_clickhouse_sink_type = {

@@ -10,8 +10,6 @@
  */
 #include <stdio.h>
 
-#include <zstd.h>
-
 #include <tailrace/clock.h>
 
 #include "alloc.h"
@@ -21,20 +19,21 @@
 #include "failpoint.h"
 #include "text.h"
 
-enum { ROWS_MAX = 1000000, BYTES_MAX = 200 << 20, ZSTD_LEVEL = 1 }; /* a block of the server's holds 1,048,449 rows and 256 MiB */
+enum { ROWS_MAX = 1000000, BYTES_MAX = 200 << 20 }; /* a block of the server's holds 1,048,449 rows and 256 MiB */
 
 enum { PARTS_FREE = 60, GAP_PER_PART_MS = 5, GAP_MAX_MS = 1000 };
 
 struct ch_writer {
     struct tr_writer writer;
     struct ch_sink *sink;
+    uint32_t shard;
     struct tr_httpc *http;
     struct ch_completer *completer;
     struct tr_slice *slices;   /* of one INSERT: statement, header, rows */
     size_t n, cap;
     uint64_t rows, bytes;
     uint32_t group;            /* number of the INSERT in its part */
-    ZSTD_CCtx *zstd;
+    struct ch_packer *packer;
     struct ch_native *native;
     struct tr_buf packed, answer, text;
     _Atomic(bool) interrupted; /* while it waits */
@@ -83,29 +82,6 @@ static int block(struct ch_writer *w, const struct ch_table *t, struct tr_err *e
     return TR_OK;
 }
 
-static int pack(struct ch_writer *w, struct tr_err *err)
-{
-    if (!w->zstd && !(w->zstd = ZSTD_createCCtx()))
-        return no_memory(w, err);
-    ZSTD_CCtx_reset(w->zstd, ZSTD_reset_session_only);
-    ZSTD_CCtx_setParameter(w->zstd, ZSTD_c_compressionLevel, ZSTD_LEVEL);
-    tr_buf_clear(&w->packed);
-    for (size_t i = 0; i <= w->n; i++) { /* the last time to end the frame */
-        ZSTD_inBuffer in = {i < w->n ? w->slices[i].p : NULL, i < w->n ? w->slices[i].n : 0, 0};
-        size_t left;
-        do {
-            if (tr_buf_reserve(&w->packed, ZSTD_CStreamOutSize()) < 0)
-                return no_memory(w, err);
-            ZSTD_outBuffer out = {w->packed.p, w->packed.cap, w->packed.n};
-            left = ZSTD_compressStream2(w->zstd, &out, &in, i < w->n ? ZSTD_e_continue : ZSTD_e_end);
-            if (ZSTD_isError(left))
-                return tr_err_set(err, TR_FATAL, TR_DOM_SINK, "%s: %s", w->sink->sql.what, ZSTD_getErrorName(left));
-            w->packed.n = out.pos;
-        } while (in.pos < in.size || (i == w->n && left));
-    }
-    return TR_OK;
-}
-
 #define MANY_PARTITIONS "&max_partitions_per_insert_block=0" /* the server's bound, 100, would refuse such a batch for ever */
 
 /* Whatever a profile of the server's says: one block, at once, nothing made up, and this token. */
@@ -131,12 +107,13 @@ static int insert(struct ch_writer *w, const struct tr_endpoint *ep, const struc
 {
     if (!w->rows)
         return TR_OK;
-    bool zstd = w->sink->o->compression == TR_CH_ZSTD && t->today;
+    static const char *const encodings[] = {[TR_CH_ZSTD] = "zstd", [TR_CH_LZ4] = "lz4"};
+    const char *encoding = t->today ? encodings[w->sink->o->compression] : NULL; /* older servers know neither */
     int rc = params(w, t, p) < 0 || !tr_buf_cstr(&w->text) ? no_memory(w, err) : t->native ? block(w, t, err) : TR_OK;
-    if (rc >= 0 && zstd)
-        rc = pack(w, err);
+    if (rc >= 0 && encoding)
+        rc = tr_ch_pack(w->packer, w->sink, w->slices, w->n, &w->packed, err);
     struct tr_slice packed = tr_buf_slice(&w->packed);
-    struct ch_query q = {.params = tr_buf_cstr(&w->text), .body = zstd ? &packed : w->slices, .n_body = zstd ? 1 : w->n, .content_encoding = zstd ? "zstd" : NULL, .answer_max = 1 << 20};
+    struct ch_query q = {.params = tr_buf_cstr(&w->text), .body = encoding ? &packed : w->slices, .n_body = encoding ? 1 : w->n, .content_encoding = encoding, .answer_max = 1 << 20};
     if (rc >= 0) {
         TR_FAILPOINT("sink.before_commit");
         rc = ask(w, ep, &q, deadline_ns, err);
@@ -225,12 +202,32 @@ static int keep_pace(struct ch_writer *w, const struct tr_endpoint *ep, struct c
     return now >= mine ? TR_OK : tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: the batch did not get its turn before its deadline", w->sink->sql.what);
 }
 
+/* A table of the user's: chunks are rows as they are sent. */
+static int append_part(struct ch_writer *w, const struct tr_endpoint *ep, const struct ch_table *t, const struct tr_part *p, int64_t deadline_ns, struct tr_err *err)
+{
+    int rc = TR_OK;
+    for (uint32_t i = 0; i < p->n && rc >= 0; i++) {
+        const struct tr_chunk *c = &p->v[i];
+        if (w->rows + c->rows > ROWS_MAX || w->bytes + c->bytes.n > BYTES_MAX)
+            rc = insert(w, ep, t, p, deadline_ns, err);
+        if (rc >= 0 && !w->n)
+            rc = begin(w, t, err);
+        if (rc >= 0)
+            rc = add(w, c->bytes, err);
+        w->rows += c->rows;
+        w->bytes += c->bytes.n;
+    }
+    return rc >= 0 ? insert(w, ep, t, p, deadline_ns, err) : rc;
+}
+
 static int write_part(struct ch_writer *w, const struct tr_endpoint *ep, const struct tr_part *p, int64_t deadline_ns, struct tr_err *err)
 {
     struct ch_table *t = tr_ch_table_of(p->target);
     int rc = keep_pace(w, ep, t, deadline_ns, err);
     w->n = 0;
     w->rows = w->bytes = w->group = 0;
+    if (rc >= 0 && t->append)
+        return append_part(w, ep, t, p, deadline_ns, err);
     for (uint32_t i = 0; i < p->n && rc >= 0; i++) {
         struct tr_cur c = tr_cur_of(p->v[i].bytes);
         struct ch_record r;
@@ -247,6 +244,8 @@ static int write_part(struct ch_writer *w, const struct tr_endpoint *ep, const s
 static int check_lease(struct ch_writer *w, const struct tr_endpoint *ep, int64_t deadline_ns, struct tr_err *err)
 {
     const struct ch_sink *s = w->sink;
+    if (!s->sql.lease_token) /* nobody is fenced: component.h */
+        return TR_OK;
     tr_buf_clear(&w->text);
     int rc = tr_buf_append_str(&w->text, "SELECT max(token) FROM ");
     if (rc >= 0)
@@ -287,24 +286,74 @@ static int check_lease(struct ch_writer *w, const struct tr_endpoint *ep, int64_
     return rc < 0 ? no_memory(w, err) : ask(w, ep, &q, deadline_ns, err);
 }
 
+static struct tr_endpoint *replica(const struct ch_writer *w, uint32_t i)
+{
+    const struct tr_sink *sink = &w->sink->sql.sink;
+    return sink->endpoints[w->shard * sink->n_endpoints + i % sink->shard_endpoints[w->shard]];
+}
+
+static uint64_t bit_of(const struct ch_writer *w, const struct tr_endpoint *ep)
+{
+    return UINT64_C(1) << (ep - w->sink->endpoints);
+}
+
+/* A table that this server was not seen with may be another there, or none. STALE has it looked at; one that is away is looked at when it answers. */
+static int check_bound(const struct ch_writer *w, const struct tr_endpoint *ep, const struct tr_sealed *b, struct tr_err *err)
+{
+    for (uint32_t i = 0; i < b->n_parts; i++) {
+        if (atomic_load(&tr_ch_table_of(b->parts[i].target)->bound) & bit_of(w, ep))
+            continue;
+        int rc = atomic_load(&ep->away) ? TR_RETRY : TR_STALE;
+        tr_err_set(err, rc, TR_DOM_SINK, "%s: %s was away when table %s was looked at, and waits for that", w->sink->sql.what, ep->url, tr_sqltarget_of(b->parts[i].target)->name);
+        if (err) {
+            err->code = i;
+            err->blame = rc == TR_STALE ? TR_BLAME_TARGET : TR_BLAME_ENDPOINT;
+        }
+        return rc;
+    }
+    return TR_OK;
+}
+
+/* Asks where the shard's last batch was acknowledged; if that one does not answer, or has not the table, the next. */
 static int complete_batch(struct tr_writer *tw, struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
 {
     struct ch_writer *w = of(tw);
-    int rc = tr_ch_complete(w->completer, w->http, &w->sink->endpoints[atomic_load(&w->sink->acked)], b, deadline_ns, err);
-    if (rc == TR_RETRY) /* another endpoint may be there for it; that all of them hold the same is what the option asks for */
-        atomic_store(&w->sink->acked, (atomic_load(&w->sink->acked) + 1) % w->sink->sql.sink.n_endpoints);
+    _Atomic(uint32_t) *acked = &w->sink->acked[w->shard];
+    uint32_t n = w->sink->sql.sink.shard_endpoints[w->shard], first = atomic_load(acked);
+    const struct tr_endpoint *ep = replica(w, first);
+    int rc = check_bound(w, ep, b, err);
+    for (uint32_t i = 1; i < n && rc < 0; i++) {
+        ep = replica(w, first + i);
+        rc = check_bound(w, ep, b, err);
+    }
+    if (rc < 0)
+        return rc;
+    rc = tr_ch_complete(w->completer, w->http, ep, b, deadline_ns, err);
+    if (rc == TR_RETRY)
+        atomic_store(acked, (first + 1) % n);
     return rc == TR_REJECT ? TR_RETRY : rc; /* it was a question, and says nothing of the rows */
+}
+
+static int write_parts(struct ch_writer *w, struct tr_endpoint *ep, const struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
+{
+    int rc = check_bound(w, ep, b, err);
+    for (uint32_t i = 0; i < b->n_parts && rc >= 0; i++) {
+        rc = write_part(w, ep, &b->parts[i], deadline_ns, err);
+        if (rc == TR_STALE)
+            atomic_fetch_and(&tr_ch_table_of(b->parts[i].target)->bound, ~bit_of(w, ep));
+        if ((rc == TR_REJECT || rc == TR_STALE) && err)
+            err->code = i;
+    }
+    return rc;
 }
 
 static int write_batch(struct tr_writer *tw, struct tr_endpoint *ep, const struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
 {
     struct ch_writer *w = of(tw);
-    if (!ep)
-        ep = &w->sink->endpoints[0];
     atomic_store(&w->interrupted, false);
     int rc = check_lease(w, ep, deadline_ns, err);
     if (rc == TR_STALE || rc == TR_REJECT) { /* its table is gone, or no such: nothing of the rows' table */
-        atomic_store(&w->sink->known, false);
+        atomic_store(&ep->known, false);
         rc = TR_RETRY;
         if (err) {
             err->rc = rc;
@@ -312,13 +361,11 @@ static int write_batch(struct tr_writer *tw, struct tr_endpoint *ep, const struc
         }
         return rc;
     }
-    for (uint32_t i = 0; i < b->n_parts && rc >= 0; i++) {
-        rc = write_part(w, ep, &b->parts[i], deadline_ns, err);
-        if ((rc == TR_REJECT || rc == TR_STALE) && err)
-            err->code = i;
-    }
     if (rc >= 0)
-        atomic_store(&w->sink->acked, (uint32_t)(ep - w->sink->endpoints));
+        rc = write_parts(w, ep, b, deadline_ns, err);
+    for (uint32_t i = 0; rc >= 0 && i < w->sink->sql.sink.shard_endpoints[w->shard]; i++)
+        if (replica(w, i) == ep)
+            atomic_store(&w->sink->acked[w->shard], i);
     return rc < 0 ? rc : TR_OK;
 }
 
@@ -333,7 +380,7 @@ static void free_writer(struct tr_writer *tw)
     struct ch_writer *w = of(tw);
     tr_httpc_free(w->http);
     tr_ch_completer_free(w->completer);
-    ZSTD_freeCCtx(w->zstd);
+    tr_ch_packer_free(w->packer);
     tr_ch_native_free(w->native);
     tr_free(w->slices);
     tr_buf_done(&w->packed);
@@ -344,15 +391,17 @@ static void free_writer(struct tr_writer *tw)
 
 static const struct tr_writer_ops ops = {.complete = complete_batch, .write = write_batch, .interrupt = interrupt, .free = free_writer};
 
-int tr_ch_writer_new(struct ch_sink *s, struct tr_writer **ret, struct tr_err *err)
+int tr_ch_writer_new(struct ch_sink *s, uint32_t shard, struct tr_writer **ret, struct tr_err *err)
 {
     struct ch_writer *w = tr_calloc(1, sizeof *w);
     if (!w)
         return tr_err_set(err, TR_NOMEM, TR_DOM_SINK, "no memory for a writer");
     w->writer.ops = &ops;
     w->sink = s;
+    w->shard = shard;
     w->completer = tr_ch_completer_new(s);
-    int rc = w->completer ? tr_ch_session(s, &w->http, err) : no_memory(w, err);
+    w->packer = tr_ch_packer_new();
+    int rc = w->completer && w->packer ? tr_ch_session(s, &w->http, err) : no_memory(w, err);
     if (rc < 0) {
         free_writer(&w->writer);
         return rc;
