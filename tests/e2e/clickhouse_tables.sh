@@ -113,6 +113,9 @@ grep -q '^error.*sink ch: partition_by of table public.badly uses at' "$TR_TMP/c
 [ "$(grep -c '^error' "$TR_TMP/check")" = $((${#why[@]} + 3)) ] || { cat "$TR_TMP/check" >&2 && tr_fail 'check says more'; }
 tt_run
 tr_wait_until 20 'tt_status >/dev/null'
+for t in "${!why[@]}"; do
+    tt_told "its next change will pause it: sink ch: .*${why[$t]}"
+done
 for t in "${!why[@]}" fine filled; do
     tt_sql "update $t set n = n + 1"
 done
