@@ -82,6 +82,14 @@ static void rebuild(struct tr_apply_run *ap, struct ap_table *t, uint64_t built,
     t->dirty = true;
 }
 
+/* What its next change would pause it for is told at once. */
+static void foretell(struct tr_apply_run *ap, const struct ap_table *t, const struct tr_schema *schema)
+{
+    struct tr_err why = {0};
+    if (t->rec.state == TR_ST_LIVE && ap->cfg.sink->ops->check && ap->cfg.sink->ops->check(ap->cfg.sink, schema, TR_TARGET_MIRROR, tr_now_ns() + 30 * TR_NS_PER_S, &why) == TR_REJECT)
+        tr_oslog_fields(TR_OSLOG_WARN, "apply", TR_OSLOG_F({"sink", ap->cfg.name}, {"table", t->name}), "its next change will pause it: %s", why.msg);
+}
+
 /* A crash between the swap and its note: the sink itself knows which build its mirror is. */
 static int settle(struct tr_apply_run *ap, struct ap_table *t, uint64_t first_offset, bool *io_rebuilt, struct tr_err *err)
 {
@@ -99,6 +107,8 @@ static int settle(struct tr_apply_run *ap, struct ap_table *t, uint64_t first_of
             if (rc >= 0 && built != t->rec.snapshot_id) { /* dropped, or restored from another time: built anew from the log */
                 rebuild(ap, t, built, first_offset);
                 *io_rebuilt |= built == 0;
+            } else if (rc >= 0) {
+                foretell(ap, t, l.schema);
             }
         } else if (building) {
             rc = ap->cfg.sink->ops->built(ap->cfg.sink, l.schema, tr_now_ns() + 30 * TR_NS_PER_S, &built, err);

@@ -294,13 +294,19 @@ int tr_ch_partition_by(struct tr_want *io, const char *said, struct tr_slice exp
 
 /* ---- a table that is there ---- */
 
+static bool ends_with(const char *text, size_t n, const char *end)
+{
+    size_t k = strlen(end);
+    return n >= k && !memcmp(text + n - k, end, k);
+}
+
 const char *tr_ch_window(const char *engine, int64_t *ret)
 {
     bool replicated = !strncmp(engine, "Replicated", 10);
     const char *name = replicated ? "replicated_deduplication_window" : "non_replicated_deduplication_window";
     char text[48];
     *ret = -1;
-    if (!replicated && strncmp(engine, "Replacing", 9) != 0 && strncmp(engine, "MergeTree", 9) != 0)
+    if (!ends_with(engine, strcspn(engine, "( "), "MergeTree") || !strncmp(engine, "Shared", 6))
         return NULL;
     snprintf(text, sizeof text, " %s = ", name);
     const char *at = strstr(engine, text);
@@ -326,12 +332,6 @@ static size_t engine_end(const char *engine)
             depth += c == '(' ? 1 : c == ')' ? -1 : 0;
     }
     return i;
-}
-
-static bool ends_with(const char *text, size_t n, const char *end)
-{
-    size_t k = strlen(end);
-    return n >= k && !memcmp(text + n - k, end, k);
 }
 
 /* "…ReplacingMergeTree(…, _tr_version)"; of a changelog table the engine alone. */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tables of a ClickHouse mirror that a hand, an option or a value does not leave as they should be (argument: 26 or 18): `check` and `status` name table, column, what is there and what cures
-# it; the table waits, the others go on. Dropping repeated INSERTs works, and is checked. Tombstones of keys alone.
+# it; the table waits, the others go on. What `init` writes works. Dropping repeated INSERTs works, and is checked. Tombstones of keys alone.
 # shellcheck disable=SC2016,SC2034,SC2119,SC2154 # commands for tr_wait_until; variables for and from the helpers
 set -euo pipefail
 # shellcheck source=tests/e2e/clickhouse.sh
@@ -22,6 +22,16 @@ tt_sql 'create table days (day date, id int, at timestamptz, primary key (id, da
 tr_ch ch 'create database shop'
 tr_ch ch 'create table shop.mine (id Int32, n Int32) engine = MergeTree order by id'
 TT_CLICKHOUSE="tombstone: key, changelog: ['public.fine'], order_by: ['public.days = day, id', 'public.sortedly = day'], partition_by: ['public.days = day', 'public.badly = toYYYYMM(at)']"
+TT_COMMIT=60s # whatever is killed comes again
+tr_step 'what init writes, with the ClickHouse sink taken out of its comment'
+(
+    cd "$TR_TMP"
+    "$TAILRACE" init --dsn "$TT_SHOP" -o init.yaml
+    sed -i "/# - name: olap/,/database: mirror/ s/# //; s|http://localhost:8123|$(tr_get CH_URL ch)|" init.yaml
+    "$TAILRACE" check -c init.yaml
+) >"$TR_TMP/init" 2>&1 || { cat "$TR_TMP/init" >&2 && tr_fail 'what init writes does not work'; }
+grep -q '^ok .*sink olap (clickhouse) can be written' "$TR_TMP/init" || { cat "$TR_TMP/init" >&2 && tr_fail 'init does not offer ClickHouse'; }
+
 tt_config
 tt_run
 
@@ -41,6 +51,16 @@ tt_sql 'delete from fine where id <= 5' 'update fine set id = id + 100 where id 
 tt_equal public.fine
 tr_equal 'what they keep' '2:1:1 3:1:1 4:1:1 5:1:1 6:1:1' \
     "$(tr_ch ch "select arrayStringConcat(groupArray(concat(toString(id), ':', toString(isNull(n)), ':', toString(isNull(v)))), ' ') from (select * from shop.fine final where _tr_deleted order by id)")"
+
+tr_step 'a TRUNCATE comes again after a crash: what was written after it stays'
+tt_sql 'truncate dropped' "insert into dropped select g, g, 'later' from generate_series(1, 10) g"
+tt_equal public.dropped
+tt_kill
+tt_run
+tr_wait_until 20 'tt_status >/dev/null'
+tt_sql "insert into dropped values (50, 50, 'after the crash')"
+tt_equal public.dropped
+tr_equal 'rows that live' 11 "$(tr_ch ch 'select count() from shop.dropped_live')"
 
 if [ "$version" != 18 ]; then
     tr_step 'an INSERT that comes again under its token is dropped'
@@ -93,6 +113,9 @@ grep -q '^error.*sink ch: partition_by of table public.badly uses at' "$TR_TMP/c
 [ "$(grep -c '^error' "$TR_TMP/check")" = $((${#why[@]} + 3)) ] || { cat "$TR_TMP/check" >&2 && tr_fail 'check says more'; }
 tt_run
 tr_wait_until 20 'tt_status >/dev/null'
+for t in "${!why[@]}"; do
+    tt_told "its next change will pause it: sink ch: .*${why[$t]}"
+done
 for t in "${!why[@]}" fine filled; do
     tt_sql "update $t set n = n + 1"
 done
@@ -137,6 +160,8 @@ done
 for i in "${!values[@]}"; do
     tt_waits "public.value_$i" "paused.*column odd of table public.value_$i: a value does not fit ClickHouse type"
 done
-tt_sql 'update fine set n = 99 where id = 12'
-tt_equal public.fine
+tt_sql "create table digits (id int primary key, n numeric(76, 3), more numeric(100, 10), any_ numeric)" "insert into digits select 1, -x, x, x from (select (repeat('9', 73) || '.125')::numeric as x) x" \
+    "insert into digits values (2, 0.001, $(printf '9%.0s' {1..90}).0000000001, 'NaN')"
+tt_live public.digits
+tt_equal public.fine public.digits
 tt_stop

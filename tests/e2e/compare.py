@@ -15,6 +15,8 @@ import subprocess
 import sys
 import urllib.request
 
+decimal.getcontext().prec = 200000  # more digits than a numeric has: normalize() rounds to this
+
 
 def psql(dsn, sql):
     out = subprocess.run(["psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", dsn, "-c", sql], stdout=subprocess.PIPE, check=True).stdout

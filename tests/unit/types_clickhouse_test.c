@@ -300,6 +300,9 @@ static void test_windows(void **state)
     assert_int_equal(n, -1);
     assert_string_equal(tr_ch_window("ReplicatedMergeTree('a', 'b') SETTINGS non_replicated_deduplication_window = 7", &n), "replicated_deduplication_window");
     assert_int_equal(n, -1);
+    assert_string_equal(tr_ch_window("SummingMergeTree(n) ORDER BY id", &n), "non_replicated_deduplication_window");
+    assert_null(tr_ch_window("Memory", &n));
+    assert_null(tr_ch_window("", &n));
     assert_null(tr_ch_window("SharedReplacingMergeTree ORDER BY id", &n));
 }
 

@@ -58,7 +58,7 @@ static int no_table(const struct ch_sink *s, const struct tr_schema *schema, str
 static int check_engine(struct ch_sink *s, const struct tr_schema *schema, int64_t deadline_ns, struct tr_err *err)
 {
     static const char setting[] = "non_replicated_deduplication_window";
-    struct tr_buf a = {0};
+    struct tr_buf a = {0}, text = {0};
     bool today = s->sql.dialect & TR_CLICKHOUSE_TODAY;
     int rc = ask(s, today ? "SELECT engine, engine_full, ifNull((SELECT any(value) FROM system.merge_tree_settings WHERE name = 'non_replicated_deduplication_window'), '0') FROM system.tables WHERE database = "
                           : "SELECT engine, '', '0' FROM system.tables WHERE database = ",
@@ -68,28 +68,27 @@ static int check_engine(struct ch_sink *s, const struct tr_schema *schema, int64
         rc = no_table(s, schema, err);
     if (rc >= 0) {
         struct tr_slice engine = tr_cur_bytes(&c, tr_cur_varint(&c)), full = tr_cur_bytes(&c, tr_cur_varint(&c)), value = tr_cur_bytes(&c, tr_cur_varint(&c));
-        const uint8_t *own = full.n ? memmem(full.p, full.n, setting, sizeof setting - 1) : NULL;
+        int64_t own = -1;
         char number[24];
-        if (own) {
-            value = tr_slice_sub(full, (size_t)(own - full.p) + sizeof setting - 1, full.n);
-            while (value.n && (value.p[0] == ' ' || value.p[0] == '='))
-                value = tr_slice_sub(value, 1, value.n);
-        }
+        if (tr_buf_append_slice(&text, full) < 0 || !tr_buf_cstr(&text))
+            rc = no_memory(s, err);
+        else
+            tr_ch_window(tr_buf_cstr(&text), &own);
         snprintf(number, sizeof number, "%" TR_SLICE_FMT, TR_SLICE_ARG(value));
         bool shared = tr_slice_has_prefix(engine, tr_slice_str("Replicated")) || tr_slice_has_prefix(engine, tr_slice_str("Shared"));
         bool tree = engine.n >= 9 && !memcmp(engine.p + engine.n - 9, "MergeTree", 9);
-        if (!tr_cur_done(&c))
+        bool drops = s->o->allow_duplicates || shared || (tree && (own >= 0 ? own > 0 : strtoull(number, NULL, 10) > 0));
+        if (rc >= 0 && !tr_cur_done(&c))
             rc = tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: the answer to the question for table %s is none", s->sql.what, schema->name);
-        else if (s->o->allow_duplicates || shared || (tree && strtoull(number, NULL, 10) > 0))
-            rc = TR_OK;
-        else if (tree && today)
+        else if (rc >= 0 && !drops && tree && today)
             rc = tr_err_set(err, TR_REJECT, TR_DOM_SCHEMA,
                             "table %s.%s does not drop an INSERT that comes again, so that rows would be there twice when an answer is lost: ALTER TABLE %s.%s MODIFY SETTING %s = 1000, or set allow_duplicates of the sink", s->sql.ns,
                             schema->name, s->sql.ns, schema->name, setting);
-        else
+        else if (rc >= 0 && !drops)
             rc = tr_err_set(err, TR_REJECT, TR_DOM_SCHEMA, "table %s.%s (%" TR_SLICE_FMT "%s) cannot drop an INSERT that comes again, so that rows would be there twice when an answer is lost: set allow_duplicates of the sink if they may", s->sql.ns,
                             schema->name, TR_SLICE_ARG(engine), today ? "" : " of a server this old");
     }
+    tr_buf_done(&text);
     tr_buf_done(&a);
     return rc;
 }

@@ -104,7 +104,7 @@ static int describe_engine(struct ch_sink *s, const char *ns, const char *name, 
         if (!ret->engine || !ret->partition)
             rc = no_memory(s, name, err);
     }
-    const char *setting = rc >= 0 && ret->engine && (s->sql.dialect & TR_CLICKHOUSE_TODAY) ? tr_ch_window(ret->engine, &ret->window) : NULL;
+    const char *setting = rc >= 0 && ret->engine && (s->sql.dialect & TR_CLICKHOUSE_TODAY) && !s->o->allow_duplicates ? tr_ch_window(ret->engine, &ret->window) : NULL;
     if (setting && ret->window < 0) {
         rc = look(s, *setting == 'r' ? "SELECT toInt64(value) FROM system.replicated_merge_tree_settings" : "SELECT toInt64(value) FROM system.merge_tree_settings", "name", setting, NULL, NULL, deadline_ns, a, err);
         c = tr_cur_of(tr_buf_slice(a));

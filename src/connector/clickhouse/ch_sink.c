@@ -198,7 +198,7 @@ static const struct tr_field fields[] = {
      .help = "Partitions of a mirror, as 'schema.table = toYYYYMM(day)': an expression over columns of the key, since a row must never change its partition. The first entry whose pattern names a table holds; for a mirror that "
              "is there from its next snapshot on."},
     {.name = "allow_duplicates", .type = TR_F_BOOL, .def = "false", .offset = F(allow_duplicates),
-     .help = "Of tables that a C program appends to: take one that cannot drop an INSERT which comes again, so that a lost answer leaves rows twice."},
+     .help = "Take a table that cannot drop an INSERT which comes again, so that a lost answer leaves rows twice; in a mirror FINAL shows them once."},
 };
 
 const struct tr_sink_type tr_clickhouse_sink_type = {
