@@ -54,8 +54,8 @@
  *   TR_TRY_MAP(fn, U)        int fn(S *, const T *, U *, struct tr_err *)             the U stands zeroed
  *   TR_FLAT_MAP(fn, emitter) int fn(S *, const T *, struct <emitter>_emitter *, struct tr_err *)         emits 0 … N records, each pushed to the end at once
  *   TR_INSPECT(fn)           void fn(S *, const T *)
- *   TR_KEY(fn)               struct tr_slice fn(S *, const T *)          the key from here on, else the payload's: it chooses shard and output, and a
- *                            mirror keeps one row per key. It lives as long as the record
+ *   TR_KEY(fn)               struct tr_slice fn(S *, const T *)          the key from here on, else the payload's: it chooses the output, and the shard of rows
+ *                            that have no key of their own. It lives as long as the record
  *   TR_OWN(fn)               void fn(S *, T *)      directly behind TR_MAP or TR_TRY_MAP: their record is owned. fn releases what it holds, once, when
  *                            all behind has run, whatever came of it. A TR_TRY_MAP that fails leaves nothing to release
  *
@@ -105,15 +105,17 @@
 
 enum { TR_CHAIN_STAGES_MAX = 16, TR_CHAIN_OUTPUTS_MAX = 8 };
 
-/* One row on its way to a sink's encoder. `change` stands as INSERT, of the output's schema, with the record's key, the payload's position as version
- * and its event time as commit_us; the function may change op, version, key and times. Columns that it does not set are NULL. Of two rows of one key and
- * one version a mirror keeps either: rows that one payload comes to need keys of their own (TR_KEY), or versions. */
+/* One row on its way to a sink's encoder. `change` stands as INSERT, of the output's schema, with the payload's position as version and its event time as
+ * commit_us; the function may change op, version and times. Columns that it does not set are NULL. A mirror keeps one row per key, which is what the row has in
+ * the key columns of its schema; one of them that is NULL is an error of the record. Of two rows of one key and one version a mirror keeps either: rows that one payload
+ * comes to need keys of their own, or versions. */
 struct tr_chain_row {
     struct tr_change change;
     struct tr_slice *v;
     uint8_t *state;
     char (*digits)[24];
     uint32_t n; /* columns */
+    struct tr_buf key;
     bool stray; /* one was set that there is not: FATAL */
 };
 

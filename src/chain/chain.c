@@ -7,6 +7,7 @@
 #include "alloc.h"
 #include "check.h"
 #include "hash.h"
+#include "key.h"
 
 uint64_t tr_chain_key_hash(struct tr_slice key)
 {
@@ -15,13 +16,15 @@ uint64_t tr_chain_key_hash(struct tr_slice key)
 
 /* ---- life ---- */
 
+enum { KEY_BYTES = 256 }; /* a longer one grows the buffer once */
+
 static int row_init(struct tr_chain_row *r, uint32_t n)
 {
     r->n = n;
     r->v = tr_calloc(n, sizeof *r->v);
     r->state = tr_calloc(n, 1);
     r->digits = tr_calloc(n, sizeof *r->digits);
-    return r->v && r->state && r->digits ? TR_OK : TR_NOMEM;
+    return r->v && r->state && r->digits && tr_buf_reserve(&r->key, KEY_BYTES) >= 0 ? TR_OK : TR_NOMEM;
 }
 
 void tr_chain_free(void *chain)
@@ -33,6 +36,7 @@ void tr_chain_free(void *chain)
         tr_free(c->rows[i].v);
         tr_free(c->rows[i].state);
         tr_free(c->rows[i].digits);
+        tr_buf_done(&c->rows[i].key);
         tr_schema_unref(c->schemas[i]);
     }
     if (c->def.deserializer)
@@ -244,6 +248,13 @@ int tr_chain_row_put(struct tr_chain *c, const struct tr_chain_run *run, uint32_
     struct tr_chain_row *r = &c->rows[output];
     if (r->stray)
         return tr_err_set(run->err, TR_FATAL, TR_DOM_SCHEMA, "a row of table %s.%s was given a column beyond its %" PRIu32, c->schemas[output]->ns, c->schemas[output]->name, r->n);
+    if (c->variants[output] != TR_TARGET_APPEND && c->schemas[output]->n_key) {
+        tr_buf_clear(&r->key);
+        int rc = tr_key_encode(c->schemas[output], &r->change.after, &r->key, run->err);
+        if (rc < 0)
+            return rc;
+        r->change.key = tr_buf_slice(&r->key);
+    }
     return tr_out_put(c->outs[output], c->targets[output], &r->change, 1, run->ack, run->payload->position, run->err);
 }
 
