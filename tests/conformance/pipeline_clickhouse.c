@@ -1,6 +1,6 @@
 /*
- * Rows appended to tables of the user's through the whole of a pipeline: two threads, four lanes, one output encoded inline and one as text, against a
- * server (TR_SUITE_URL; TR_SUITE_URL2 as a second shard). What does not fit is refused by name before it starts; a value that does not fit is the record's. Also run under TSan.
+ * Pipelines into ClickHouse (TR_SUITE_URL; TR_SUITE_URL2 as a second shard), two threads and four lanes: rows appended to tables of the user's, one output
+ * encoded inline and one as text; and a mirror. What does not fit is refused by name before it starts; a value that does not fit is the record's. Also run under TSan.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -128,6 +128,37 @@ static int keyed_chain_new(void *arg, const struct tr_chain_def *def, uint32_t t
 {
     (void)thread;
     return keyed_new(def, arg, ret_ops, ret_chain, err);
+}
+
+/* Into a mirror: each number is a version of the row of its remainder, every seventh deletes it. */
+enum { KEYS = 500 };
+
+TR_EMITTER(versions, struct number);
+
+static inline int decode_version(struct none *u, const struct tr_payload *p, struct versions_emitter *out, struct tr_err *err)
+{
+    (void)u;
+    (void)err;
+    return versions_emit(out, &(struct number){p->position, false});
+}
+
+static inline int version_row(struct none *u, const struct number *r, struct tr_chain_row *row, struct tr_err *err)
+{
+    (void)u;
+    (void)err;
+    tr_chain_row_i64(row, 0, r->n % KEYS);
+    tr_chain_row_i64(row, 1, r->n);
+    if (r->n % 7 == 0)
+        row->change.op = TR_OP_DELETE;
+    return TR_OK;
+}
+
+TR_CHAIN(mirrored, struct none, TR_DECODE(decode_version, versions), TR_TO(TR_ROWS(version_row)));
+
+static int mirrored_chain_new(void *arg, const struct tr_chain_def *def, uint32_t thread, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err)
+{
+    (void)thread;
+    return mirrored_new(def, arg, ret_ops, ret_chain, err);
 }
 
 static int chain_new(void *arg, const struct tr_chain_def *def, uint32_t thread, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err)
@@ -296,6 +327,38 @@ static void test_shards_share_the_keys(void **state)
     assert_true(rows[0] > LANES * EACH / 3 && rows[1] > LANES * EACH / 3);
 }
 
+static void test_a_mirror(void **state)
+{
+    (void)state;
+    static const struct tr_column columns[] = {{.name = "id", .source_type = "bigint", .type = TR_TYPE_INT64, .not_null = true, .key_pos = 1, .precision = -1},
+                                               {.name = "n", .source_type = "bigint", .type = TR_TYPE_INT64, .precision = -1}};
+    const struct tr_schema_def d = {.table_id = 1, .version = 1, .ns = "public", .name = "kept", .no_key_reason = "", .columns = columns, .n_columns = 2};
+    char config[300], want[100];
+    struct none none = {0};
+    struct tr_err err = {0};
+    struct tr_running *r = NULL;
+    struct tr_pipeline *p = NULL;
+    struct tr_schema *s = NULL;
+    struct tr_source *from = tr_mem_source_spi(source(0));
+    run("DROP DATABASE IF EXISTS mirrors SYNC");
+    snprintf(config, sizeof config, "{admin: {listen: off}, logging: {level: error}, pipeline: {threads: %d}, sinks: [{name: a, urls: '%s', database: mirrors}]}", THREADS, url);
+    assert_int_equal(tr_schema_new(&d, &s, NULL), TR_OK);
+    if (tr_pipeline_parse("mirrored", config, "test", &p, &err) < 0 || tr_pipeline_sink(p, &(struct tr_output){.name = "a", .type = &tr_clickhouse_sink_type, .table = s}, &err) < 0 ||
+        tr_pipeline_start(&p, &from, mirrored_chain_new, &none, &r, &err) < 0)
+        fail_msg("%s", err.msg);
+    tr_schema_unref(s);
+    assert_true(tr_running_join(r, tr_now_ns() + 60 * TR_NS_PER_S));
+    tr_running_free(r);
+    int64_t live = 0, sum = 0, last = LANES * EACH + LANES - 1;
+    for (int64_t n = last; n > last - KEYS; n--)
+        if (n % 7) {
+            live++;
+            sum += n;
+        }
+    snprintf(want, sizeof want, "%lld\t%lld\t%d", (long long)live, (long long)sum, KEYS);
+    expect("SELECT (SELECT count() FROM mirrors.kept_live), (SELECT sum(n) FROM mirrors.kept_live), (SELECT count() FROM mirrors.kept FINAL)", want);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -303,6 +366,7 @@ int main(void)
         cmocka_unit_test(test_differences_are_named),
         cmocka_unit_test(test_duplicates_may_be_allowed),
         cmocka_unit_test(test_shards_share_the_keys),
+        cmocka_unit_test(test_a_mirror),
     };
     url = getenv("TR_SUITE_URL");
     url2 = getenv("TR_SUITE_URL2");
