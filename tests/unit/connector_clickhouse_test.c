@@ -212,7 +212,7 @@ static void test_a_value_that_does_not_fit(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answers), cmocka_unit_test(test_no_values_in_messages), cmocka_unit_test(test_escapes), cmocka_unit_test(test_rows),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answers), cmocka_unit_test(test_urls), cmocka_unit_test(test_no_values_in_messages), cmocka_unit_test(test_escapes), cmocka_unit_test(test_rows),
                                        cmocka_unit_test(test_a_value_that_does_not_fit)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
