@@ -136,6 +136,19 @@ tt_sql "update o set v = 'carried on' where id % 2 = 1"
 tt_equal public.o
 tt_well
 
+tr_step 'a mirror that one shard lost is built anew; killed on the way, what there is of it is not taken for the whole'
+tt_stop
+tr_ch b 'drop table shop.t'
+tt_run sink.after_commit=kill:6
+tt_died 40
+tr_wait_until 10 '[ "$(tr_ch b "exists table shop.t__tr_build")" = 1 ]' || tr_fail 'it died before the build began'
+tt_run
+tt_live public.t
+tt_sql "update t set v = 'whole again' where id % 2 = 1"
+tt_equal public.t public.o
+apart t
+tt_well
+
 tr_step 'urls are changed, or name servers as replicas that share nothing: refused by name'
 tt_stop
 sed -i "s|urls: \\[.*\\], database|urls: ['$CH_URL_b', '$CH_URL_a'], database|" "$TT_YAML"
