@@ -19,22 +19,12 @@ import threading
 import time
 import urllib.request
 
+from bench_base import BATCH, COLUMNS, ROW, TABLES, WIDE, say, TICK
+from bench_clickhouse import ClickHouse
 from report import report
 
-COLUMNS = "id bigint primary key, a int, b int, c bigint, d float8, at timestamptz, t text, h text"
-ROW = "g, g % 1000, g % 77, g * 3, g * 0.25, clock_timestamp(), 'a text of some length', md5(g::text)"
-WIDE = 100  # columns
-BATCH = 10000  # rows; the sinks' own default
-TABLES = 1000  # of the capture part
-TICK = os.sysconf("SC_CLK_TCK")
-os.environ["PGOPTIONS"] = "-c client_min_messages=warning"
 
-
-def say(text):
-    print(text, file=sys.stderr, flush=True)
-
-
-class Bench:
+class Bench(ClickHouse):
     def __init__(self, o):
         self.o = o
         self.port = 0
@@ -311,21 +301,16 @@ class Bench:
             seconds += time.monotonic() - t
         return seconds
 
-    def clickhouse(self, sql, data=b""):
-        body = sql.encode() + (b"\n" if data else b"") + data
-        with urllib.request.urlopen(self.o.clickhouse + "/?async_insert=0&max_insert_threads=1", data=body) as answer:
-            return answer.read().decode().strip()
-
     def peer_clickhouse(self, names):
         t = time.monotonic()
         for f in names:
             with open(f, "rb") as rows:
-                self.clickhouse("insert into bench.peer ({}, _tr_version) format TabSeparated".format(", ".join(c.split()[0] for c in COLUMNS.split(", "))), rows.read())
+                self.ch("insert into bench.peer ({}, _tr_version) format TabSeparated".format(", ".join(c.split()[0] for c in COLUMNS.split(", "))), rows.read())
         return time.monotonic() - t
 
     def seen(self, kind, lite, mark):
         if kind == "clickhouse":
-            return self.clickhouse("select count() from bench.mir__t where id = {}".format(mark)) == "1"
+            return self.ch("select count() from bench.mir__t where id = {}".format(mark)) == "1"
         if kind == "postgres":
             return self.sql(self.o.mirror, "select count(*) from mir.t where id = {}".format(mark)) == "1"
         db = sqlite3.connect("file:{}?mode=ro".format(lite), uri=True, timeout=5)
@@ -344,9 +329,9 @@ class Bench:
             self.sql(self.o.mirror, "drop schema if exists mir cascade", "drop table if exists peer", "drop schema if exists tailrace cascade", self.MIRROR.format("peer", COLUMNS))
             sink, peer = "{name: m, type: postgres, dsn: '" + self.o.mirror + "'}", self.peer_postgres
         elif kind == "clickhouse":
-            self.clickhouse("drop database if exists bench")
-            self.clickhouse("create database bench")
-            self.clickhouse("create table bench.peer (id Int64, a Nullable(Int32), b Nullable(Int32), c Nullable(Int64), d Nullable(Float64), at Nullable(DateTime64(6, 'UTC')), t Nullable(String), h Nullable(String),"
+            self.ch("drop database if exists bench")
+            self.ch("create database bench")
+            self.ch("create table bench.peer (id Int64, a Nullable(Int32), b Nullable(Int32), c Nullable(Int64), d Nullable(Float64), at Nullable(DateTime64(6, 'UTC')), t Nullable(String), h Nullable(String),"
                             " _tr_version UInt64, _tr_deleted UInt8, _tr_deleted_at Nullable(DateTime64(6, 'UTC'))) engine = ReplacingMergeTree(_tr_version) order by id"
                             " settings fsync_after_insert = 1, fsync_part_directory = 1, min_rows_to_fsync_after_merge = 1")
             sink, peer = "{name: m, type: clickhouse, urls: ['" + self.o.clickhouse + "'], database: bench}", self.peer_clickhouse
@@ -546,9 +531,11 @@ class Bench:
 
 def main():
     p = argparse.ArgumentParser()
-    for name in ("tailrace", "log-bench", "ch-bench", "chain-bench", "tmp", "bin", "source", "mirror", "clickhouse", "write"):
+    for name in ("tailrace", "log-bench", "ch-bench", "chain-bench", "append-bench", "tmp", "bin", "source", "mirror", "clickhouse", "write"):
         p.add_argument("--" + name, required=True)
     p.add_argument("--outage", type=float, default=180)
+    p.add_argument("--clickhouse-pid", type=int, required=True)
+    p.add_argument("--hold", type=int, default=60)
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=int, default=10)
     p.add_argument("--scale", type=float, default=1)
@@ -557,7 +544,7 @@ def main():
     o = p.parse_args()
     o.load = os.getloadavg()[0]
     b = Bench(o)
-    parts = o.parts or ["capture", "snapshot", "log", "mirror", "latency", "outage", "tables", "encode", "chain"]
+    parts = o.parts or ["capture", "snapshot", "log", "mirror", "latency", "outage", "tables", "encode", "chain", "append", "path", "hold"]
     out = {}
     try:
         for part in parts:

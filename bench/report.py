@@ -130,9 +130,39 @@ def chain(o, c):
         table(["", "a record takes", "over the bare loop", "instructions", "allocations"], rows)
 
 
+def append(o, x):
+    n, runs = x["n"], x["runs"]
+    return ["## From memory into ClickHouse", "",
+            "`bench/append_bench.c`: {:,} events of ten columns ({:.0f} bytes a row) out of the test kit's source, decoded, filtered and encoded inline by a typed chain, into a MergeTree that drops what comes twice. The ceiling is one `INSERT … FORMAT RowBinary` of the same rows "
+            "as a ready-made file.".format(n, x["bytes"] / n), ""] + \
+        table(["ready file rows/s", "tailrace rows/s", "of the ceiling", "CPU-s per 1M rows"],
+              [["{:,.0f}".format(med(n / r["peer"] for r in runs)), "{:,.0f}".format(med(n / r["us"]["seconds"] for r in runs)), "{:.0f} %".format(med(100 * r["peer"] / r["us"]["seconds"] for r in runs)),
+                "{:.2f}".format(med(r["us"]["cpu_seconds"] for r in runs) * 1e6 / n)]])
+
+
+def path(o, c):
+    rows = []
+    for x in c:
+        n, runs = x["n"], x["runs"]
+        rows.append([x["label"], "{:,.0f}".format(med(n / r["ceiling"][0] for r in runs)), "{:,.0f}".format(med(n / r["us"][0] for r in runs)), "{:.0f} %".format(med(100 * r["ceiling"][0] / r["us"][0] for r in runs)),
+                     "{:.2f}".format(med(r["us"][1] for r in runs) * 1e6 / n), "{:.0f} MiB".format(max(r["us"][2] for r in runs) / MIB), "{:.2f}".format(med(r["us"][3] for r in runs) * 1e6 / n),
+                     "{:,.0f}".format(med(n / r["peer"][0] for r in runs)), "{:.2f}".format(med(r["peer"][1] for r in runs) * 1e6 / n)])
+    return ["## The whole path: PostgreSQL, change log, ClickHouse mirror", "",
+            "A backlog in the WAL. The ceiling is `pg_recvlogical` to /dev/null; the peer ClickHouse's own MaterializedPostgreSQL, whose server stood still (SIGSTOP) while the backlog was made. tailrace: from capture running to the last row visible in the mirror. Its CPU is its own process's; the server's is that "
+            "of ClickHouse meanwhile.", ""] + \
+        table(["backlog", "pg_recvlogical rows/s", "tailrace rows/s", "of the ceiling", "CPU-s per 1M rows", "peak RSS", "server's CPU-s per 1M", "MaterializedPostgreSQL rows/s", "server's CPU-s per 1M"], rows)
+
+
+def hold(o, x):
+    return ["## From commit to visible in ClickHouse, held", "",
+            "`pgbench -c 4 -R 1000` inserts one row per transaction for {} s; a reader asks the mirror about every two milliseconds. The row's own `clock_timestamp()` is the start.".format(x["seconds"]), ""] + \
+        table(["tx/s", "p50", "p99", "active parts at most, by thirds of the time", "CPU-s per second", "peak RSS"],
+              [["{:,.0f}".format(x["tps"]), "{:.1f} ms".format(x["p50"]), "{:.1f} ms".format(x["p99"]), " / ".join(str(p) for p in x["parts"]), "{:.2f}".format(x["cpu"]), "{:.0f} MiB".format(x["peak"] / MIB)]])
+
+
 def report(o, out):
     text = head(o)
-    for part in (capture, snapshot, log, mirror, latency, outage, tables, encode, chain):
+    for part in (capture, snapshot, log, mirror, latency, outage, tables, encode, chain, append, path, hold):
         if part.__name__ in out:
             text += part(o, out[part.__name__])
     return "\n".join(text)

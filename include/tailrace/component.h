@@ -56,8 +56,8 @@ struct tr_metrics;
 struct tr_component_env {
     const char *name;            /* as configured */
     struct tr_metrics *metrics;
-    const char *state_dir;       /* where it may keep files of its own (spills); exists */
-    uint64_t lease_token;        /* sinks: fencing token of this process */
+    const char *state_dir;       /* where it may keep files of its own (spills, positions); exists. NULL: there is none */
+    uint64_t lease_token;        /* sinks: fencing token of this process; 0: there is none, and nobody is fenced (processes that share their work) */
     struct tr_strv hard_delete;  /* sinks: patterns of tables whose deleted rows go instead of becoming tombstones */
 };
 

@@ -4,18 +4,12 @@
 set -euo pipefail
 # shellcheck source=tests/e2e/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-: "${TAILRACE_BUILD:=$TR_SOURCE_ROOT/build}"
+# shellcheck source=tests/e2e/installed.sh
+. "$TR_E2E_DIR/installed.sh"
 cd "$TR_TMP"
 
 tr_step "install, and build against it"
-meson install -C "$TAILRACE_BUILD" --no-rebuild --quiet --destdir "$TR_TMP/root"
-pc=$(dirname "$(find root -name tailrace.pc)")
-prefix=$(sed -n 's/^prefix=//p' "$pc/tailrace.pc")
-sed -i "s|^prefix=.*|prefix=$TR_TMP/root$prefix|" "$pc"/*.pc
-export PKG_CONFIG_PATH="$TR_TMP/$pc"
-cp -r "$TR_SOURCE_ROOT/examples/project" .
-meson setup project/build project >setup.log || { cat setup.log >&2; tr_fail "the project does not configure"; }
-ninja -C project/build >build.log || { cat build.log >&2; tr_fail "the project does not build"; }
+tr_project
 # shellcheck disable=SC2046
 cc -std=gnu17 -Wall -Werror -o byhand project/errors.c project/csv_sink.c project/lines_source.c $(pkg-config --cflags --libs tailrace)
 cat >kit.c <<'END'

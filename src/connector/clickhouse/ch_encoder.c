@@ -247,6 +247,8 @@ static const struct tr_encoder_ops ops = {.encode = encode, .free = free_encoder
 int tr_ch_encoder_new(struct tr_sink *ts, const struct tr_target *t, struct tr_encoder **ret, struct tr_err *err)
 {
     const struct ch_sink *s = tr_container_of(ts, struct ch_sink, sql.sink);
+    if (tr_ch_table_of(t)->append)
+        return tr_ch_append_encoder(tr_ch_table_of(t), ret, err);
     struct ch_encoder *e = tr_calloc(1, sizeof *e);
     if (!e)
         return tr_err_set(err, TR_NOMEM, TR_DOM_SINK, "no memory for an encoder");

@@ -192,9 +192,9 @@ int tr_ch_connect(struct ch_sink *s, int64_t deadline_ns, struct tr_err *err)
         return TR_OK;
     bool has_database = false;
     int rc = ask_server(s, deadline_ns, &has_database, err);
-    if (rc >= 0)
+    if (rc >= 0 && s->sql.lease_token)
         rc = lease_table(s, has_database, deadline_ns, err);
-    if (rc >= 0)
+    if (rc >= 0 && s->sql.lease_token)
         rc = shard_record(s, deadline_ns, err);
     atomic_store(&here(s)->known, rc >= 0);
     return rc == TR_STALE || rc == TR_REJECT ? TR_RETRY : rc;
@@ -337,6 +337,12 @@ static int bind_here(struct ch_sink *s, struct job *j, int64_t deadline_ns, stru
 {
     char name[TR_SQL_NAME_MAX + 1];
     int rc = TR_OK;
+    if (j->variant == TR_TARGET_APPEND) {
+        rc = tr_ch_append_bind(s, j->schema, deadline_ns, j->ret, err);
+        if (rc >= 0)
+            atomic_fetch_or(&tr_ch_table_of(*j->ret)->bound, UINT64_C(1) << s->at);
+        return rc;
+    }
     if (j->newest && j->ids[s->at] != j->newest)
         rc = carry_on(s, j, j->newest, deadline_ns, err);
     if (j->variant == TR_TARGET_SHADOW && s->n_endpoints > 1)

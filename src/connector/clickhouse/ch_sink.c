@@ -27,6 +27,8 @@ static struct ch_sink *of(struct tr_sink *s)
 static int bind_table(struct tr_sink *ts, const struct tr_schema *schema, enum tr_target_variant v, uint64_t snapshot_id, int64_t deadline_ns, struct tr_target **ret, struct tr_err *err)
 {
     struct tr_schema *kept = NULL;
+    if (v == TR_TARGET_APPEND)
+        return tr_ch_bind(of(ts), schema, v, 0, deadline_ns, ret, err);
     int rc = tr_ch_as_kept(of(ts), schema, &kept, err);
     if (rc >= 0)
         rc = tr_ch_bind(of(ts), kept, v, snapshot_id, deadline_ns, ret, err);
@@ -195,6 +197,8 @@ static const struct tr_field fields[] = {
     {.name = "partition_by", .type = TR_F_LIST, .optional = true, .offset = F(partition_by),
      .help = "Partitions of a mirror, as 'schema.table = toYYYYMM(day)': an expression over columns of the key, since a row must never change its partition. The first entry whose pattern names a table holds; for a mirror that "
              "is there from its next snapshot on."},
+    {.name = "allow_duplicates", .type = TR_F_BOOL, .def = "false", .offset = F(allow_duplicates),
+     .help = "Of tables that a C program appends to: take one that cannot drop an INSERT which comes again, so that a lost answer leaves rows twice."},
 };
 
 const struct tr_sink_type tr_clickhouse_sink_type = {

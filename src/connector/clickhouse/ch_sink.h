@@ -5,6 +5,7 @@
  *   ch_endpoints.c which servers there are, what each is, the lease's table; tables bound and swapped at every one
  *   ch_http.c      one query over HTTP, and what its answer means
  *   ch_catalog.c   tables described and made
+ *   ch_append.c    rows as they are, into a table of the user's
  *   ch_shape.c     what the options say of one table
  *   ch_table.c     a table as its rows are written: types, statements, cells of a row
  *   ch_encoder.c   changes into records
@@ -21,6 +22,8 @@
  *             key, base: the cells of the key in key order; base: of the row it moved from, "" if it did not
  *             state: 1 where the column's cell is here, 0 where it is to come from the live row; ours: the cells of the columns that are ours
  *   TRUNCATE  u64 version  i64 commit time
+ *
+ * A chunk of a table of the user's is rows in RowBinary alone.
  *
  * complete makes a ROW of each OPEN, or leaves it out; a sealed batch that is written has none.
  */
@@ -39,6 +42,7 @@ struct tr_ch_options {
     struct tr_strv urls, as_text, low_cardinality, order_by, partition_by;
     const char *database, *user, *password, *token, *ca_file;
     int32_t format, compression, tombstone;
+    bool allow_duplicates;
 };
 
 enum { TR_CH_ROWBINARY, TR_CH_NATIVE };             /* format */
@@ -128,6 +132,7 @@ struct ch_table {
     struct tr_arena arena;     /* of the types */
     enum tr_table_kind kind;
     bool today;                /* the server's (ddl.h) */
+    bool append;               /* of the user's: ch_append.c */
     bool partitioned;          /* an INSERT may bring rows of many partitions */
     struct ch_column *columns; /* as the INSERT lists them: ours first in a changelog, last in a mirror */
     uint32_t n, first;         /* of them; the source's first column */
@@ -143,6 +148,9 @@ struct ch_table {
 };
 
 int tr_ch_table_new(const struct ch_sink *s, const struct tr_sqltarget *t, enum tr_table_kind kind, struct ch_table **ret, struct tr_err *err);
+/* Of the user's: first without columns, which the caller adds with the types that they have; then with its statements. RETRY. */
+int tr_ch_table_append(const struct ch_sink *s, const struct tr_schema *schema, struct ch_table **ret, struct tr_err *err);
+int tr_ch_table_statements(const struct ch_sink *s, struct ch_table *t, struct tr_err *err);
 struct ch_table *tr_ch_table_free(struct ch_table *t);
 
 static inline struct ch_table *tr_ch_table_of(const struct tr_target *t)
@@ -171,6 +179,12 @@ struct ch_record {
 int tr_ch_record_next(struct tr_cur *c, struct ch_record *ret, struct tr_err *err);
 int tr_ch_record_begin(enum ch_kind kind, struct tr_buf *out); /* NOMEM */
 void tr_ch_record_end(struct tr_buf *out, size_t from);
+
+/* ---- ch_append.c ---- */
+
+/* At the endpoint that the target thread is at. */
+int tr_ch_append_bind(struct ch_sink *s, const struct tr_schema *schema, int64_t deadline_ns, struct tr_target **ret, struct tr_err *err);
+int tr_ch_append_encoder(const struct ch_table *t, struct tr_encoder **ret, struct tr_err *err);
 
 /* ---- the rest ---- */
 

@@ -117,6 +117,43 @@ static bool statements(struct ch_table *t, const struct tr_want *w, struct tr_bu
     return t->select && t->keys && t->truncate[0] && t->truncate[1];
 }
 
+int tr_ch_table_append(const struct ch_sink *s, const struct tr_schema *schema, struct ch_table **ret, struct tr_err *err)
+{
+    struct ch_table *t = tr_calloc(1, sizeof *t);
+    if (!t)
+        return no_memory(schema->name, err);
+    tr_arena_init(&t->arena, 4 << 10, 0);
+    t->kind = TR_TABLE_LOG;
+    t->today = s->sql.dialect & TR_CLICKHOUSE_TODAY;
+    t->append = t->partitioned = true;
+    t->schema = schema;
+    t->columns = tr_calloc(schema->n_columns + 1, sizeof *t->columns);
+    if (!t->columns) {
+        tr_ch_table_free(t);
+        return no_memory(schema->name, err);
+    }
+    *ret = t;
+    return TR_OK;
+}
+
+/* For a tr_want that is only read. */
+static char *borrowed(const char *s)
+{
+    return (char *)(uintptr_t)s;
+}
+
+int tr_ch_table_statements(const struct ch_sink *s, struct ch_table *t, struct tr_err *err)
+{
+    struct tr_buf q = {0};
+    struct tr_want w = {.n = t->n, .ns = borrowed(s->sql.ns), .name = borrowed(t->schema->name)};
+    w.columns = tr_arena_calloc(&t->arena, t->n + 1, sizeof *w.columns);
+    for (uint32_t i = 0; i < t->n && w.columns; i++)
+        w.columns[i].name = borrowed(t->schema->columns[i].name);
+    bool ok = w.columns && statements(t, &w, &q);
+    tr_buf_done(&q);
+    return ok ? TR_OK : no_memory(t->schema->name, err);
+}
+
 int tr_ch_table_new(const struct ch_sink *s, const struct tr_sqltarget *target, enum tr_table_kind kind, struct ch_table **ret, struct tr_err *err)
 {
     struct tr_want w = {0};
