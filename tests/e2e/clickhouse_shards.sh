@@ -26,7 +26,7 @@ tt_sql 'create table t (id int primary key, n int, v text)' "insert into t selec
     'create table big (id int primary key, n int, big text)' 'alter table big alter big set storage external' "insert into big select g, 0, repeat(md5(g::text), 80) from generate_series(1, 200) g" \
     'create table whole (id int primary key, n int, big text)' 'alter table whole alter big set storage external' 'alter table whole replica identity full' "insert into whole select id, n, big from big" \
     'create table o (id int primary key, v text)' "insert into o select g, 'v' from generate_series(1, 100) g"
-TT_CLICKHOUSE="write_timeout: 5s, changelog: ['public.o']"
+TT_CLICKHOUSE="write_timeout: 5s, max_inflight: 32MiB, changelog: ['public.o']"
 tt_config
 tt_run
 tt_live public.t public.big public.whole public.o public.marker
@@ -82,10 +82,11 @@ tt_sql "update t set v = 'dead'"
 tr_wait_until 20 '[ "$(tr_ch a "select countIf(v != '"'dead'"') from shop.t_live")" = 0 ]' || tr_fail 'the living shard does not go on'
 tt_trouble ch "Failed to connect|Couldn.t connect|Connection refused"
 tt_sql "insert into t select g, 0, repeat('m', 1000) from generate_series(100001, 200000) g"
-tt_units >&2
 sleep 3
 rss=$(awk '/VmRSS/ { print $2 }' "/proc/$PID_tailrace/status")
 [ "$rss" -lt 400000 ] || tr_fail "tailrace takes $rss kB while a shard is dead"
+inflight=$(curl -s "$(sed -n 's/^admin: {listen: \(.*\)}$/http:\/\/\1/p' "$TT_YAML")/metrics" | awk '/^tailrace_pipeline_inflight_bytes.*pipeline="ch"/ { printf "%d", $2 }')
+{ [ "$inflight" -gt 100000 ] && [ "$inflight" -le 36000000 ]; } || tr_fail "$inflight bytes are in flight, with max_inflight at 32 MiB"
 tr_ch_restart b
 tt_equal public.t
 apart t
