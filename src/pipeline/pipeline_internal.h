@@ -39,6 +39,6 @@ struct tr_pipeline {
 };
 
 /* stopped: asked while a sink is waited for; NULL: nobody asks. EOF: it said so. */
-int pl_start(struct tr_pipeline **p, struct tr_source **source, tr_chain_new_fn chain_new, void *arg, bool (*stopped)(void), struct tr_running **ret, struct tr_err *err);
+int tr_running_begin(struct tr_pipeline **p, struct tr_source **source, tr_chain_new_fn chain_new, void *arg, bool (*stopped)(void), struct tr_running **ret, struct tr_err *err);
 
 #endif

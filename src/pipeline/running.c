@@ -203,7 +203,7 @@ static struct tr_running *undo(struct tr_running *r)
     return NULL;
 }
 
-int pl_start(struct tr_pipeline **p, struct tr_source **source, tr_chain_new_fn make_chain, void *arg, bool (*stopped)(void), struct tr_running **ret, struct tr_err *err)
+int tr_running_begin(struct tr_pipeline **p, struct tr_source **source, tr_chain_new_fn make_chain, void *arg, bool (*stopped)(void), struct tr_running **ret, struct tr_err *err)
 {
     struct tr_pipeline *d = *p;
     int rc = d->n_outputs ? tr_configfile_finish(d->file, err) : tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "pipeline %s has no sink: tr_pipeline_sink gives it one", d->name);
@@ -235,14 +235,14 @@ int pl_start(struct tr_pipeline **p, struct tr_source **source, tr_chain_new_fn 
 
 int tr_pipeline_start(struct tr_pipeline **p, struct tr_source **source, tr_chain_new_fn make_chain, void *arg, struct tr_running **ret, struct tr_err *err)
 {
-    return pl_start(p, source, make_chain, arg, NULL, ret, err);
+    return tr_running_begin(p, source, make_chain, arg, NULL, ret, err);
 }
 
 int tr_pipeline_run(struct tr_pipeline **p, struct tr_source **source, tr_chain_new_fn make_chain, void *arg, struct tr_err *err)
 {
     struct tr_running *r = NULL;
     tr_proc_catch_stop();
-    int rc = pl_start(p, source, make_chain, arg, tr_proc_stop_asked, &r, err);
+    int rc = tr_running_begin(p, source, make_chain, arg, tr_proc_stop_asked, &r, err);
     if (rc < 0)
         return rc == TR_EOF ? TR_OK : rc;
     while (!tr_running_join(r, tr_now_ns() + 50 * TR_NS_PER_MS))
