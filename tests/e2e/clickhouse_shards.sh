@@ -50,8 +50,8 @@ tt_sql 'update t set id = id + 10000 where id % 5 = 0' 'delete from t where id %
 tt_equal public.t public.big public.whole
 tt_sql 'truncate o' "insert into o select g, 'after' from generate_series(50, 90) g"
 tt_equal public.o
-tr_equal 'what TRUNCATE took, as tombstones on both shards' 59 "$(tt_ch 'select count() from shop.o final where _tr_deleted' | paste -sd+ | bc)"
-tr_equal 'TRUNCATE in the history' 1 "$(tt_ch "select count() from shop.o_changelog final where _tr_op = 'truncate'" | paste -sd+ | bc)"
+tr_equal 'what TRUNCATE took, as tombstones on both shards' 59 "$(tt_ch 'select count() from shop.o final where _tr_deleted' | awk '{ n += $1 } END { print n }')"
+tr_equal 'TRUNCATE in the history' 1 "$(tt_ch "select count() from shop.o_changelog final where _tr_op = 'truncate'" | awk '{ n += $1 } END { print n }')"
 apart t big whole o
 
 tr_step 'new snapshots, a new column'
