@@ -31,7 +31,7 @@ serve() { # CERTIFICATE
     tr_wait_until 10 "curl -sk https://127.0.0.1:$port/ping >/dev/null" || tr_fail 'the proxy does not answer'
 }
 configured() { # SETTINGS
-    TT_CLICKHOUSE="backoff_max: 1s, ca_file: ${ca:-$TR_TMP/ours.crt}, $1"
+    TT_CLICKHOUSE="ca_file: ${ca:-$TR_TMP/ours.crt}, $1"
     tt_config
 }
 change() { tt_sql "update t set n = n + 1 where id % 3 = $((RANDOM % 3))"; }
@@ -56,11 +56,11 @@ tt_equal public.t
 
 tr_step 'it changes under the running program'
 sed -i 's/S3cret-one/S3cret-two/' "$TR_TMP/ch-ch/users.xml"
-[ "$version" = 26 ] || tr_ch ch 'system reload config'
+tr_ch_restart ch
 change
 tt_trouble ch "$wrong.*look at user, password, token"
 sed -i 's/S3cret-two/S3cret-one/' "$TR_TMP/ch-ch/users.xml"
-[ "$version" = 26 ] || tr_ch ch 'system reload config'
+tr_ch_restart ch
 tt_equal public.t
 tt_well
 
@@ -106,7 +106,7 @@ tr_step 'no secret is told'
 curl -s "$(sed -n 's/^admin: {listen: \(.*\)}$/http:\/\/\1/p' "$TT_YAML")/metrics" >"$TR_TMP/metrics"
 grep -q tailrace_pipeline "$TR_TMP/metrics" || tr_fail 'no metrics'
 tt_status >"$TR_TMP/status"
-"$TAILRACE" config print -c "$TT_YAML" >"$TR_TMP/printed" 2>&1 || true
+"$TAILRACE" check -c "$TT_YAML" >"$TR_TMP/printed" 2>&1 || true
 tt_stop
 if grep -l 'S3cret' "$TR_TMP/tailrace.log" "$TR_TMP/metrics" "$TR_TMP/status" "$TR_TMP/printed" || grep -rl 'S3cret' "$TR_TMP/state"; then
     tr_fail 'a secret is told'

@@ -9,7 +9,10 @@
 
 #include <cmocka.h>
 
+#include <tailrace/connectors.h>
+
 #include "ch_sink.h"
+#include "check.h"
 #include "key.h"
 
 static void judged(long status, long code, const char *tag, bool data, const char *body, int rc, uint8_t blame)
@@ -62,6 +65,43 @@ static void test_escapes(void **state)
     assert_int_equal(tr_ch_url_escape(tr_slice_str("k0 DateTime64(6, 'UTC')&x=%\xc3\xa9"), &b), TR_OK);
     assert_string_equal(tr_buf_cstr(&b), "k0%20DateTime64%286%2C%20%27UTC%27%29%26x%3D%25%C3%A9");
     tr_buf_done(&b);
+}
+
+static int opened(const char *const *urls, size_t n, struct tr_sink **ret, struct tr_err *err)
+{
+    static struct tr_ch_options o;
+    const struct tr_component_env env = {.name = "x", .state_dir = "/tmp", .lease_token = 1};
+    o = (struct tr_ch_options){.urls = {urls, n}, .database = "d", .user = "u"};
+    return tr_clickhouse_sink_type.sink_new(&o, &env, ret, err);
+}
+
+static void test_urls(void **state)
+{
+    (void)state;
+    struct tr_sink *s = NULL;
+    struct tr_err err = {0};
+    const char *const good[] = {"http://a:1/, https://b:2", "http://c:3"};
+    assert_int_equal(opened(good, 2, &s, &err), TR_OK);
+    assert_int_equal(s->shards, 2);
+    assert_int_equal(s->n_endpoints, 2);
+    assert_int_equal(s->shard_endpoints[0], 2);
+    assert_int_equal(s->shard_endpoints[1], 1);
+    assert_string_equal(s->endpoints[1]->url, "https://b:2");
+    assert_string_equal(s->endpoints[2]->url, "http://c:3");
+    assert_int_equal(s->endpoints[2]->shard, 1);
+    s->ops->close(s);
+    static const char *const bad[] = {"a:1", "http://a:1,", "http://a:1,,http://b:1", "http://u:p@a:1", "http://a:1/?x=1", "ftp://a"};
+    for (size_t i = 0; i < TR_ARRAY_LEN(bad); i++) {
+        assert_int_equal(opened(&bad[i], 1, &s, &err), TR_REJECT);
+        assert_non_null(strstr(err.msg, "each of urls is http"));
+        assert_null(strstr(err.msg, "u:p"));
+    }
+    const char *many[CH_ENDPOINTS_MAX + 1];
+    for (size_t i = 0; i < TR_ARRAY_LEN(many); i++)
+        many[i] = "http://a:1";
+    assert_int_equal(opened(many, TR_ARRAY_LEN(many), &s, &err), TR_REJECT);
+    assert_non_null(strstr(err.msg, "more than 64 servers"));
+    assert_int_equal(opened(many, 0, &s, &err), TR_REJECT);
 }
 
 /* ---- records ---- */
@@ -172,7 +212,7 @@ static void test_a_value_that_does_not_fit(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answers), cmocka_unit_test(test_no_values_in_messages), cmocka_unit_test(test_escapes), cmocka_unit_test(test_rows),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answers), cmocka_unit_test(test_urls), cmocka_unit_test(test_no_values_in_messages), cmocka_unit_test(test_escapes), cmocka_unit_test(test_rows),
                                        cmocka_unit_test(test_a_value_that_does_not_fit)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -314,6 +314,25 @@ static int check_shared(struct ch_sink *s, struct job *j, const char *name, int6
     return rc;
 }
 
+/* A build that is made again has the id of the mirror it will replace, where that one is still there: it must not be taken for one of which some
+ * servers have been swapped. So that mirror is of no build from now on. */
+static int disown_mirror(struct ch_sink *s, const struct job *j, int64_t deadline_ns, struct tr_err *err)
+{
+    char name[TR_SQL_NAME_MAX + 1];
+    struct tr_table_desc d = {0};
+    struct tr_plan plan = {0};
+    tr_sqlsink_place(&s->sql, j->schema, TR_TARGET_MIRROR, name);
+    int rc = s->catalog.ops->describe(&s->catalog, s->sql.ns, name, deadline_ns, &d, err);
+    if (rc >= 0 && d.ours && d.note.snapshot_id == j->snapshot_id) {
+        struct tr_table_note note = d.note;
+        note.snapshot_id = 0;
+        rc = tr_plan_note(&plan, s->sql.ns, name, &note, d.positions) < 0 ? no_memory(s, err) : s->catalog.ops->execute(&s->catalog, &plan, deadline_ns, err);
+    }
+    tr_plan_done(&plan);
+    tr_table_desc_done(&d);
+    return rc;
+}
+
 static int bind_here(struct ch_sink *s, struct job *j, int64_t deadline_ns, struct tr_err *err)
 {
     char name[TR_SQL_NAME_MAX + 1];
@@ -326,6 +345,8 @@ static int bind_here(struct ch_sink *s, struct job *j, int64_t deadline_ns, stru
     }
     if (j->newest && j->ids[s->at] != j->newest)
         rc = carry_on(s, j, j->newest, deadline_ns, err);
+    if (j->variant == TR_TARGET_SHADOW && s->n_endpoints > 1)
+        rc = disown_mirror(s, j, deadline_ns, err);
     tr_sqlsink_place(&s->sql, j->schema, j->variant, name);
     if (rc >= 0)
         rc = tr_sqlsink_bind(&s->sql.sink, j->schema, j->variant, j->snapshot_id, deadline_ns, j->ret, err);
