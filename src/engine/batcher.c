@@ -282,15 +282,14 @@ bool tr_batcher_next(struct tr_batcher *b, int64_t now_ns, bool no_writes, struc
     return true;
 }
 
-int64_t tr_batcher_next_wake(const struct tr_batcher *b)
+int64_t tr_batcher_next_wake(const struct tr_batcher *b, bool no_writes)
 {
     int64_t r = INT64_MAX;
     for (uint32_t i = 0; i < b->cfg.bins_max && b->n_bins; i++)
         if (b->bins[i].used) {
             r = TR_MIN(r, bin_due(b, &b->bins[i]));
-            int64_t idle = b->bins[i].idle ? idle_due(b, &b->bins[i]) : INT64_MIN;
-            if (idle > INT64_MIN) /* else it waits for a write to end, which is told */
-                r = TR_MIN(r, idle);
+            if (b->bins[i].idle && no_writes) /* else it waits for a write to end, which is told */
+                r = TR_MIN(r, idle_due(b, &b->bins[i]));
         }
     return r;
 }

@@ -86,7 +86,7 @@ void tr_batcher_split(struct tr_batcher *b);                       /* BOUNDARY: 
 /* Moves the items of the next batch to `ret` (which is empty) and returns true, or false when nothing is due. no_writes: none is
  * in flight in this shard. */
 bool tr_batcher_next(struct tr_batcher *b, int64_t now_ns, bool no_writes, struct tr_list *ret, bool *ret_tx_end);
-int64_t tr_batcher_next_wake(const struct tr_batcher *b);
+int64_t tr_batcher_next_wake(const struct tr_batcher *b, bool no_writes);
 bool tr_batcher_empty(const struct tr_batcher *b);        /* bins; staging aside */
 bool tr_batcher_staged(const struct tr_batcher *b);       /* something waits for its transaction's end */
 void tr_batcher_take_staged(struct tr_batcher *b, struct tr_list *ret); /* to be failed */

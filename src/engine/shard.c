@@ -207,6 +207,7 @@ static bool take_results(struct tr_shard *s, int64_t now_ns)
         if (b->bind_rc == TR_OK) {
             tr_dispatcher_on_rebound(&s->disp, b, INT64_MIN);
         } else if (b->bind_rc == TR_STALE) {
+            b->stales--; /* nobody has looked at its target yet */
             struct tr_retry retry = {s->sink->t.backoff_min_ns, s->sink->t.backoff_max_ns};
             tr_pl_trouble(s->sink->p, &s->trouble, &b->err);
             tr_dispatcher_on_rebound(&s->disp, b, tr_deadline_ns(now_ns, tr_retry_delay_ns(&retry, 2, b->err.retry_after_ms, &s->prng)));
@@ -483,7 +484,7 @@ static int64_t shard_step(struct tr_shard *s, int64_t now_ns)
     publish(s, popped);
     if (s->eof && tr_batcher_empty(&s->batcher) && tr_dispatcher_idle(&s->disp) && !atomic_exchange(&s->drained, true))
         tr_waker_wake(&s->sink->p->waker);
-    int64_t batch = tr_dispatcher_room(&s->disp) ? tr_batcher_next_wake(&s->batcher) : INT64_MAX;
+    int64_t batch = tr_dispatcher_room(&s->disp) ? tr_batcher_next_wake(&s->batcher, is_quiet(s)) : INT64_MAX;
     return TR_MIN(batch, tr_dispatcher_next_wake(&s->disp));
 }
 

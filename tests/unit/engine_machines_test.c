@@ -195,16 +195,18 @@ static void test_idle_batches_go_in_rounds(void **state)
     bed_add(&d, 20, 3, 10, 7);
     tr_batcher_on_idle(&d.b);
     assert_int_equal(bed_next(&d, 24, true, NULL), -1); /* the round began at 5 */
-    assert_int_equal(tr_batcher_next_wake(&d.b), 25);
+    assert_int_equal(tr_batcher_next_wake(&d.b, true), 25);
     bed_add(&d, 10, 4, 10, 24); /* goes along */
     assert_int_equal(bed_next(&d, 25, true, NULL), 6);
     assert_int_equal(bed_next(&d, 26, false, NULL), -1);
-    assert_int_equal(tr_batcher_next_wake(&d.b), 1007); /* of this round: it waits for the write alone */
+    assert_int_equal(tr_batcher_next_wake(&d.b, false), 1007); /* of this round: it waits for the write alone */
     bed_add(&d, 30, 5, 10, 26);
     tr_batcher_on_idle(&d.b);
     assert_int_equal(bed_next(&d, 27, true, NULL), 3); /* the other table of the round */
     assert_int_equal(bed_next(&d, 27, true, NULL), -1);
-    assert_int_equal(tr_batcher_next_wake(&d.b), 45);
+    assert_int_equal(tr_batcher_next_wake(&d.b, true), 45);
+    assert_int_equal(bed_next(&d, 50, false, NULL), -1);
+    assert_int_equal(tr_batcher_next_wake(&d.b, false), 1026); /* its round has come, and a write is under way: what is past wakes nobody */
     tr_batcher_on_force(&d.b);
     assert_int_equal(bed_next(&d, 28, false, NULL), 5); /* what is due for another reason keeps no pace */
     bed_add(&d, 30, 100, 10, 29);
@@ -221,13 +223,13 @@ static void test_batch_by_size_linger_idle_force(void **state)
     assert_int_equal(bed_next(&d, 0, true, NULL), -1);
     bed_add(&d, 10, 10, 100, 5);
     assert_int_equal(bed_next(&d, 54, true, NULL), -1); /* free, but nobody said idle */
-    assert_int_equal(tr_batcher_next_wake(&d.b), 55);
+    assert_int_equal(tr_batcher_next_wake(&d.b, true), 55);
     assert_int_equal(bed_next(&d, 55, false, NULL), 10); /* linger, whatever is being written */
     bed_add(&d, 10, 60, 10, 100);
     bed_add(&d, 20, 60, 10, 101);
     assert_false(tr_batcher_wants_more(&d.b));
     assert_int_equal(bed_next(&d, 101, false, NULL), 60); /* 120 rows: a prefix within 100 */
-    assert_int_equal(tr_batcher_next_wake(&d.b), 151);
+    assert_int_equal(tr_batcher_next_wake(&d.b, true), 151);
     tr_batcher_on_idle(&d.b);
     assert_int_equal(bed_next(&d, 102, false, NULL), -1); /* a write is under way: gather */
     bed_add(&d, 20, 1, 10, 102);

@@ -189,6 +189,27 @@ static void test_stale_for_ever_is_refused(void **state)
     kit_end(&k);
 }
 
+/* A sink that does not answer the question for the target has not said that the target is as it should be. */
+static void test_stale_waits_for_a_sink_that_is_away(void **state)
+{
+    struct kit k;
+    (void)state;
+    kit_init(&k, 1, &plain);
+    kit_start(&k);
+    busy(&k);
+    kit_row(&k, 0, 5, 1, 1, "x");
+    kit_row(&k, 0, 6, 2, 1, "y");
+    KIT_UNTIL(kit_status(&k).records_in == 6);
+    tr_mem_script(k.sink[0], &(struct tr_mem_outcome){.rc = TR_STALE, .part = 1, .times = 6});
+    tr_mem_script_bind(k.sink[0], TR_RETRY, "the peer is away", 5);
+    tr_mem_hold(k.sink[0], false);
+    KIT_UNTIL(tr_mem_committed(k.src, 0) == 6);
+    assert_int_equal(k.rejected, 0);
+    assert_int_equal(stats(&k).rows, 6);
+    kit_stop(&k);
+    kit_end(&k);
+}
+
 static void test_stale_binds_again(void **state)
 {
     struct kit k;
@@ -815,6 +836,7 @@ int main(void)
         cmocka_unit_test(test_what_fails_the_pipeline),
         cmocka_unit_test(test_stale_binds_again),
         cmocka_unit_test(test_stale_for_ever_is_refused),
+        cmocka_unit_test(test_stale_waits_for_a_sink_that_is_away),
         cmocka_unit_test(test_binds_are_tried_again_and_refusals_remembered),
         cmocka_unit_test(test_batches_end_at_transaction_ends),
         cmocka_unit_test(test_final_fails_the_open_transaction),
