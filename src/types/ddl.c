@@ -614,13 +614,13 @@ int tr_plan_swap(const struct tr_want *w, const struct tr_table_desc *there, con
     if (there->exists && !there->ours)
         return not_ours(w, there, p);
     if (tr_dialect_clickhouse(w->dialect))
-        return tr_ch_plan_swap(w, there, shadow, p, err) < 0 ? nomem(err) : TR_OK;
+        return tr_ch_plan_swap(w, there, shadow, build, p, err) < 0 ? nomem(err) : TR_OK;
     int rc = plan_drop_view(w, p) < 0 ? nomem(err) : tr_plan_drop(w->dialect, w->ns, w->name, p, err);
     if (rc >= 0 && (plan_rename(w, shadow, p) < 0 || plan_rename_key(w, build->key_name, p) < 0))
         rc = nomem(err);
     if (rc >= 0)
         rc = tr_plan_view(w, p, err);
-    if (rc >= 0 && tr_plan_renamed(p, w->ns, shadow, w->name, "mirror") < 0)
+    if (rc >= 0 && tr_plan_renamed(p, w->ns, shadow, w->name, "mirror", build->note.snapshot_id) < 0)
         rc = nomem(err);
     return rc;
 }

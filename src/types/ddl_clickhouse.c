@@ -132,7 +132,7 @@ static int plan_two(const struct tr_want *w, const char *verb, const char *a, co
 }
 
 /* Ended anywhere, it is begun again by a swap of the same build, or it is through but for the old table, which the next build drops. */
-int tr_ch_plan_swap(const struct tr_want *w, const struct tr_table_desc *there, const char *shadow, struct tr_plan *p, struct tr_err *err)
+int tr_ch_plan_swap(const struct tr_want *w, const struct tr_table_desc *there, const char *shadow, const struct tr_table_desc *build, struct tr_plan *p, struct tr_err *err)
 {
     char old[TR_SQL_NAME_MAX + 1];
     bool exchange = there->exists && (w->dialect & TR_CLICKHOUSE_EXCHANGE);
@@ -158,7 +158,7 @@ int tr_ch_plan_swap(const struct tr_want *w, const struct tr_table_desc *there, 
     if (rc >= 0)
         rc = tr_plan_view(w, p, err);
     if (rc >= 0)
-        rc = tr_plan_renamed(p, w->ns, shadow, w->name, "mirror");
+        rc = tr_plan_renamed(p, w->ns, shadow, w->name, "mirror", build->note.snapshot_id);
     return rc >= 0 ? tr_plan_drop(w->dialect, w->ns, exchange ? shadow : old, p, err) : rc;
 }
 

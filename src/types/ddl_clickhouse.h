@@ -26,7 +26,7 @@ int tr_ch_type_sql(enum tr_dialect d, const struct tr_column *c, struct tr_buf *
 int tr_ch_column_sql(const struct tr_want *w, const struct tr_want_column *c, struct tr_buf *q); /* behind name and type */
 int tr_ch_engine_sql(const struct tr_want *w, struct tr_buf *q);                                 /* from the columns to the key's */
 int tr_ch_settings_sql(const struct tr_want *w, struct tr_buf *q);                               /* behind the key */
-int tr_ch_plan_swap(const struct tr_want *mirror, const struct tr_table_desc *there, const char *shadow, struct tr_plan *io, struct tr_err *err);
+int tr_ch_plan_swap(const struct tr_want *mirror, const struct tr_table_desc *there, const char *shadow, const struct tr_table_desc *build, struct tr_plan *io, struct tr_err *err);
 
 /* Refuses a table of ours whose engine, partitions or window of deduplication a hand has changed. */
 void tr_ch_reconcile(const struct tr_want *w, const struct tr_table_desc *have, struct tr_plan *io);

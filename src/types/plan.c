@@ -85,13 +85,14 @@ int tr_plan_note(struct tr_plan *p, const char *ns, const char *name, const stru
     return TR_OK;
 }
 
-int tr_plan_renamed(struct tr_plan *p, const char *ns, const char *name, const char *to, const char *kind)
+int tr_plan_renamed(struct tr_plan *p, const char *ns, const char *name, const char *to, const char *kind, uint64_t snapshot_id)
 {
     struct tr_plan_step *s = step(p, TR_PLAN_RENAMED, ns, name, "note a table's new name");
     if (!s)
         return TR_NOMEM;
     snprintf(s->to, sizeof s->to, "%s", to);
     snprintf(s->note.kind, sizeof s->note.kind, "%s", kind);
+    s->note.snapshot_id = snapshot_id;
     return TR_OK;
 }
 

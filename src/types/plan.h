@@ -59,7 +59,7 @@ struct tr_plan_step {
     char *what;                    /* in words, for errors and logs */
     char *sql;                     /* SQL */
     char ns[TR_SQL_NAME_MAX + 1], name[TR_SQL_NAME_MAX + 1], to[TR_SQL_NAME_MAX + 1];
-    struct tr_table_note note;     /* NOTE; RENAMED: the kind it goes on as */
+    struct tr_table_note note;     /* NOTE; RENAMED: the kind it goes on as, and the build that it is */
     char *positions;               /* NOTE: the source's positions of the columns (tr_positions_put); NULL: those recorded stay */
 };
 
@@ -75,7 +75,7 @@ void tr_table_desc_done(struct tr_table_desc *d);
 
 int tr_plan_sql(struct tr_plan *p, struct tr_buf *sql, const char *what_fmt, ...) __attribute__((format(printf, 3, 4))); /* takes the text over */
 int tr_plan_note(struct tr_plan *p, const char *ns, const char *name, const struct tr_table_note *note, const char *positions);
-int tr_plan_renamed(struct tr_plan *p, const char *ns, const char *name, const char *to, const char *kind);
+int tr_plan_renamed(struct tr_plan *p, const char *ns, const char *name, const char *to, const char *kind, uint64_t snapshot_id);
 int tr_plan_refuse(struct tr_plan *p, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* drops its steps; OK always */
 void tr_plan_done(struct tr_plan *p);
 

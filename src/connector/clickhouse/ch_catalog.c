@@ -157,6 +157,8 @@ static int record(struct ch_sink *s, const struct tr_plan_step *p, int64_t deadl
     if (rc >= 0 && renamed) {
         note = d.note;
         snprintf(note.kind, sizeof note.kind, "%s", p->note.kind);
+        if (note.snapshot_id != p->note.snapshot_id) /* the build is where the next step drops what the mirror was */
+            rc = tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: table %s is not the build that was swapped in this moment: an earlier request was carried out late, and its swap is made again", s->sql.what, name);
     }
     bool ok = rc < 0 || (tr_ch_note_put(&note, p->positions ? p->positions : d.positions, &text) >= 0 && tr_buf_cstr(&text) &&
                          tr_ch_note_sql(p->ns, name, tr_buf_cstr(&text), &sql) >= 0 && tr_buf_cstr(&sql));

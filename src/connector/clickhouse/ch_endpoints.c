@@ -158,7 +158,8 @@ static int agree(struct ch_sink *s, int dialect, struct tr_err *err)
         if (i != s->at && atomic_load(&s->endpoints[i].known) && (int)s->sql.dialect != dialect)
             return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: %s and %s are not alike (one is older than 24.1, or its database is an Ordinary one); all servers of a sink must be", s->sql.what,
                               here(s)->url, s->endpoints[i].url);
-    s->sql.dialect = (enum tr_dialect)dialect;
+    if ((int)s->sql.dialect != dialect) /* a server that came back is asked again while writers read it */
+        s->sql.dialect = (enum tr_dialect)dialect;
     return TR_OK;
 }
 
@@ -315,8 +316,8 @@ static int check_shared(struct ch_sink *s, struct job *j, const char *name, int6
 }
 
 /* A build that is made again has the id of the mirror it will replace, where that one is still there: it must not be taken for one of which some
- * servers have been swapped. So that mirror is of no build from now on. */
-static int disown_mirror(struct ch_sink *s, const struct job *j, int64_t deadline_ns, struct tr_err *err)
+ * servers have been swapped. So that mirror is of no build from now on, at every server before the build begins at any. */
+static int disown_mirror(struct ch_sink *s, struct job *j, int64_t deadline_ns, struct tr_err *err)
 {
     char name[TR_SQL_NAME_MAX + 1];
     struct tr_table_desc d = {0};
@@ -345,8 +346,6 @@ static int bind_here(struct ch_sink *s, struct job *j, int64_t deadline_ns, stru
     }
     if (j->newest && j->ids[s->at] != j->newest)
         rc = carry_on(s, j, j->newest, deadline_ns, err);
-    if (j->variant == TR_TARGET_SHADOW && s->n_endpoints > 1)
-        rc = disown_mirror(s, j, deadline_ns, err);
     tr_sqlsink_place(&s->sql, j->schema, j->variant, name);
     if (rc >= 0)
         rc = tr_sqlsink_bind(&s->sql.sink, j->schema, j->variant, j->snapshot_id, deadline_ns, j->ret, err);
@@ -368,7 +367,8 @@ static int bind_here(struct ch_sink *s, struct job *j, int64_t deadline_ns, stru
 int tr_ch_bind(struct ch_sink *s, const struct tr_schema *schema, enum tr_target_variant v, uint64_t snapshot_id, int64_t deadline_ns, struct tr_target **ret, struct tr_err *err)
 {
     struct job j = {.schema = schema, .variant = v, .snapshot_id = snapshot_id, .ret = ret};
-    int rc = v == TR_TARGET_MIRROR && s->n_endpoints > 1 ? at_each(s, look, &j, deadline_ns, err) : TR_OK;
+    job_fn first = s->n_endpoints == 1 ? NULL : v == TR_TARGET_MIRROR ? look : v == TR_TARGET_SHADOW ? disown_mirror : NULL;
+    int rc = first ? at_each(s, first, &j, deadline_ns, err) : TR_OK;
     for (uint32_t i = 0; i < s->n_endpoints; i++)
         j.newest = TR_MAX(j.newest, j.ids[i]);
     return rc >= 0 ? at_each(s, bind_here, &j, deadline_ns, err) : rc;
@@ -432,9 +432,12 @@ int tr_ch_probe(struct ch_sink *s, int64_t deadline_ns, struct tr_err *err)
     return worst;
 }
 
+/* Once begun it is through at every server before anything else is written: where it is through, the build is the mirror, and a build that went on there
+ * would be another one, begun empty. */
 int tr_ch_swap(struct ch_sink *s, const struct tr_schema *schema, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
 {
     int rc = TR_OK;
+    bool begun = s->swapping == snapshot_id;
     for (s->at = 0; s->at < s->n_endpoints && s->n_endpoints > 1; s->at++) {
         struct tr_err why = {0};
         struct tr_endpoint *ep = here(s);
@@ -442,9 +445,10 @@ int tr_ch_swap(struct ch_sink *s, const struct tr_schema *schema, uint64_t snaps
         rc = away ? TR_RETRY : nothing(s, NULL, share(s, deadline_ns), &why);
         atomic_store(&ep->away, rc < 0);
         if (rc < 0)
-            return tr_err_set(err, TR_NOT_READY, TR_DOM_SINK, "%s: the new build of table %s.%s waits for %s, which does not answer, and is swapped in at all servers at once%s%s", s->sql.what, schema->ns,
-                              schema->name, ep->url, *why.msg ? ": " : "", why.msg);
+            return tr_err_set(err, begun ? TR_RETRY : TR_NOT_READY, TR_DOM_SINK, "%s: the new build of table %s.%s waits for %s, which does not answer, and %s%s%s", s->sql.what, schema->ns, schema->name, ep->url,
+                              begun ? "others may have swapped it in already, so the sink waits, too" : "is swapped in at all servers at once", *why.msg ? ": " : "", why.msg);
     }
+    s->swapping = snapshot_id;
     for (s->at = 0; s->at < s->n_endpoints && rc >= 0; s->at++) {
         rc = tr_ch_connect(s, share(s, deadline_ns), err);
         if (rc >= 0)
@@ -452,6 +456,8 @@ int tr_ch_swap(struct ch_sink *s, const struct tr_schema *schema, uint64_t snaps
         if (rc < 0)
             where(s, rc, err);
     }
+    if (rc >= 0 || rc == TR_REJECT)
+        s->swapping = 0;
     s->at = 0;
     return rc;
 }

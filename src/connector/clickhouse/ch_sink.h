@@ -67,6 +67,7 @@ struct ch_sink {
     char *headers[3];
     struct tr_httpc *http;     /* target thread */
     uint32_t at;               /* target thread: the endpoint that it asks */
+    uint64_t swapping;         /* target thread: the snapshot_id of a swap that may be through at some servers and not at others; 0: none */
     _Atomic(uint32_t) *acked;  /* per shard, the endpoint (of the shard) of the last write: what was written before is asked for there */
 };
 
