@@ -105,6 +105,7 @@ int tr_mem_sink_new(const struct tr_mem_sink_def *def, struct tr_mem_sink **ret)
 struct tr_sink *tr_mem_sink_spi(struct tr_mem_sink *s);
 void tr_mem_script(struct tr_mem_sink *s, const struct tr_mem_outcome *o);
 void tr_mem_script_bind(struct tr_mem_sink *s, int rc, const char *msg, uint32_t times);
+void tr_mem_script_swap(struct tr_mem_sink *s, int rc, uint32_t times);
 /* What a table of the sink does with rows that come for it, from now on: takes them; refuses every write that has some; refuses binds. */
 enum tr_mem_taking { TR_MEM_TAKES, TR_MEM_REFUSES_ROWS, TR_MEM_REFUSES_BINDS };
 void tr_mem_taking(struct tr_mem_sink *s, uint32_t table_id, enum tr_target_variant variant, enum tr_mem_taking how); /* table_id < 32 */

@@ -116,7 +116,7 @@ struct tr_target_key {
 
 enum tr_bind_state { TR_BIND_PENDING, TR_BIND_READY, TR_BIND_REFUSED };
 
-struct tr_target_ent { /* under tr_sink_rt.lock; lives until the pipeline is freed */
+struct tr_target_ent { /* under tr_sink_rt.lock; a swap lives until its answer is taken, a bind until the pipeline is freed */
     struct tr_list node;
     struct tr_target_key key;
     struct tr_schema *schema;
@@ -355,5 +355,6 @@ void tr_pl_end_threads(struct tr_runtime *p);
 
 /* target.c */
 void tr_sink_rebind(struct tr_sink_rt *k, struct tr_ebatch *b);
+void tr_target_ent_free(struct tr_target_ent *e); /* takes it out of its list */
 
 #endif

@@ -487,12 +487,8 @@ static void free_sink(struct tr_sink_rt *k)
     tr_free(k->shards);
     struct tr_list *n;
     tr_refusals_done(&k->refusals);
-    while ((n = tr_list_pop_front(&k->targets))) {
-        struct tr_target_ent *e = tr_container_of(n, struct tr_target_ent, node);
-        if (e->schema)
-            tr_schema_unref(e->schema);
-        tr_free(e);
-    }
+    while ((n = tr_list_first(&k->targets)))
+        tr_target_ent_free(tr_container_of(n, struct tr_target_ent, node));
     tr_waker_done(&k->waker);
     tr_mutex_done(&k->lock);
 }

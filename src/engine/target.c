@@ -2,6 +2,7 @@
 
 #include <tailrace/oslog.h>
 
+#include "alloc.h"
 #include "check.h"
 #include "retry.h"
 
@@ -9,6 +10,13 @@
  * RETRY waits its backoff and is asked again for ever. Answers stay in the entry; terminals look there. */
 
 enum { PROBE_EVERY_S = 15 };
+
+void tr_target_ent_free(struct tr_target_ent *e)
+{
+    tr_list_del(&e->node);
+    tr_schema_unref(e->schema);
+    tr_free(e);
+}
 
 static struct tr_target_ent *due_entry(struct tr_sink_rt *k, int64_t now_ns, int64_t *wake_ns)
 {

@@ -377,7 +377,7 @@ int tr_out_swap(struct tr_out *o, const struct tr_schema *s, uint64_t snapshot_i
             *err = e->err;
             rc = err->rc == TR_NOT_READY ? TR_AGAIN : err->rc;
         }
-        e->forgotten = true; /* asked again, it is done again */
+        tr_target_ent_free(e); /* asked again, it is done again */
     }
     tr_mutex_unlock(&k->lock);
     return rc;

@@ -86,7 +86,7 @@ static inline int kit_swap(struct kit_chain *c, const struct tr_change *v, struc
         if (rc >= 0)
             rc = tr_out_swap(c->outs[i], v->schema, v->snapshot_id, err);
         if (rc < 0)
-            return rc;
+            return rc == TR_AGAIN ? TR_NOT_READY : rc; /* asked again */
         tr_out_unbind(c->outs[i], v->schema->table_id, TR_TARGET_MIRROR);
         tr_out_unbind(c->outs[i], v->schema->table_id, TR_TARGET_SHADOW);
     }

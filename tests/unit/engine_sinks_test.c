@@ -826,6 +826,29 @@ static void test_a_shadow_is_swapped_in(void **state)
     kit_end(&k);
 }
 
+/* One that cannot be done now is asked for again, for as long as it takes: what was answered before leaves nothing behind. */
+static void test_a_swap_that_is_put_off(void **state)
+{
+    enum { TIMES = 100 };
+    struct kit k;
+    uint32_t left = 0;
+    struct tr_mem_sink_def d = {.caps = TR_CAP_MULTI | TR_CAP_MONOTONIC | TR_CAP_SHADOW};
+    (void)state;
+    kit_init(&k, 1, &d);
+    tr_mem_script_swap(k.sink[0], TR_NOT_READY, TIMES);
+    kit_start(&k);
+    kit_row_op(&k, 0, 1, TR_OP_READ, 1, 1, "x", 0);
+    kit_row_op(&k, 0, 2, TR_OP_SNAPSHOT_END, 1, 0, NULL, 0);
+    assign(&k);
+    KIT_UNTIL(tr_mem_committed(k.src, 0) == 2);
+    kit_stop(&k);
+    assert_int_equal(stats(&k).swaps, 1);
+    TR_LIST_EACH (n, &k.p->sinks[0].targets)
+        left++;
+    assert_int_equal(left, 1); /* the bind */
+    kit_end(&k);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -859,6 +882,7 @@ int main(void)
         cmocka_unit_test(test_a_barrier_waits_until_durable),
         cmocka_unit_test(test_a_barrier_between_transactions),
         cmocka_unit_test(test_a_shadow_is_swapped_in),
+        cmocka_unit_test(test_a_swap_that_is_put_off),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,8 +34,8 @@ struct tr_mem_sink {
     struct mem_target *targets;
     struct tr_mem_outcome script[OUTCOMES_MAX];
     size_t script_at, script_n;
-    int bind_rc, probe_rc;
-    uint32_t bind_times, probe_times;
+    int bind_rc, probe_rc, swap_rc;
+    uint32_t bind_times, probe_times, swap_times;
     char bind_msg[160];
     uint64_t down;
     bool hold;
@@ -340,6 +340,14 @@ void tr_mem_script(struct tr_mem_sink *s, const struct tr_mem_outcome *o)
     tr_mem_lock(&s->lock);
     TR_ASSERT(s->script_n < OUTCOMES_MAX);
     s->script[s->script_n++] = *o;
+    tr_mem_unlock(&s->lock);
+}
+
+void tr_mem_script_swap(struct tr_mem_sink *s, int rc, uint32_t times)
+{
+    tr_mem_lock(&s->lock);
+    s->swap_rc = rc;
+    s->swap_times = times;
     tr_mem_unlock(&s->lock);
 }
 
@@ -683,8 +691,13 @@ static int swap(struct tr_sink *spi, const struct tr_schema *schema, uint64_t sn
     struct tr_mem_sink *s = sink_of(spi);
     uint64_t built = 0, shadow = 0;
     (void)deadline_ns;
-    (void)err;
     tr_mem_lock(&s->lock);
+    if (s->swap_times) {
+        s->swap_times--;
+        int rc = tr_err_set(err, s->swap_rc, TR_DOM_SINK, "table %u cannot be swapped", schema->table_id);
+        tr_mem_unlock(&s->lock);
+        return rc;
+    }
     s->stats.swaps++;
     tr_u64map_find(&s->built, schema->table_id, &built);
     tr_u64map_find(&s->shadow, schema->table_id, &shadow);
