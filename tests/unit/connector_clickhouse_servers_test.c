@@ -18,6 +18,7 @@
 
 #include "ch_sink.h"
 #include "check.h"
+#include "ddl.h"
 
 enum { NONE = -1 }; /* there is no such table */
 
@@ -45,7 +46,7 @@ static void put(struct tr_buf *b, const char *s)
 
 static void table(struct tr_buf *out, const char *kind, int id)
 {
-    static const char *const columns[][2] = {{"id", "Int32"}, {"_tr_version", "UInt64"}, {"_tr_deleted", "UInt8"}, {"_tr_deleted_at", "Nullable(DateTime64(6, 'UTC'))"}};
+    static const char *const columns[][2] = {{"id", "Int32"}, {"_tr_version", "UInt64"}, {"_tr_deleted", "UInt8"}, {"_tr_deleted_at", "Nullable(" TR_CLICKHOUSE_TIME ")"}};
     char record[128];
     snprintf(record, sizeof record, "tailrace %s build %d version 1 of 8:public.t columns ", kind, id);
     for (size_t i = 0; i < TR_ARRAY_LEN(columns) && id != NONE; i++) {
@@ -136,18 +137,21 @@ static void completed(void *arg, struct MHD_Connection *c, void **con, enum MHD_
     free(body);
 }
 
-/* ---- a sink of two shards ---- */
+/* ---- a sink of two shards, or of two replicas ---- */
 
-static void reopen(void)
+static void reopen(bool replicas)
 {
     static const char *urls[2];
-    static const struct tr_ch_options options = {.urls = {urls, 2}, .database = "d", .user = "u"};
+    static char both[2 * sizeof servers[0].url];
+    static struct tr_ch_options options = {.database = "d", .user = "u"};
     const struct tr_component_env env = {.name = "x", .state_dir = "/tmp"};
     struct tr_err err;
     if (sink)
         sink->ops->close(sink);
-    urls[0] = servers[0].url;
+    snprintf(both, sizeof both, "%s,%s", servers[0].url, servers[1].url);
+    urls[0] = replicas ? both : servers[0].url;
     urls[1] = servers[1].url;
+    options.urls = (struct tr_strv){urls, replicas ? 1 : 2};
     if (tr_clickhouse_sink_type.sink_new(&options, &env, &sink, &err) < 0)
         fail_msg("%s", err.msg);
 }
@@ -187,7 +191,7 @@ static void are(int mirror_a, int build_a, int mirror_b, int build_b)
         servers[i].dies_at = servers[i].twice = NULL;
         servers[i].dropped = 0;
     }
-    reopen();
+    reopen(false);
 }
 
 static int64_t soon(void)
@@ -203,10 +207,10 @@ static void swaps(int rc, const char *says)
         fail_msg("%s: %s", tr_rc_name(got), err.msg);
 }
 
-static void probe(void)
+static void probe(int rc)
 {
     struct tr_err err;
-    if (sink->ops->probe(sink, soon(), &err) < 0)
+    if (sink->ops->probe(sink, soon(), &err) != rc)
         fail_msg("%s", err.msg);
 }
 
@@ -220,7 +224,7 @@ static void test_a_swap_waits_for_all_before_it_begins(void **state)
     swaps(TR_NOT_READY, "is swapped in at all servers at once");
     assert_int_equal(servers[0].mirror, 5);
     servers[1].dead = false;
-    probe();
+    probe(TR_OK);
     swaps(TR_OK, NULL);
     assert_int_equal(servers[0].mirror, 7);
     assert_int_equal(servers[1].mirror, 7);
@@ -239,7 +243,7 @@ static void test_a_swap_that_began_is_through_before_anything_else(void **state)
         swaps(TR_RETRY, "others may have swapped it in already");
     servers[1].dies_at = NULL;
     servers[1].dead = false;
-    probe();
+    probe(TR_OK);
     swaps(TR_OK, NULL);
     assert_int_equal(servers[1].mirror, 7);
     assert_int_equal(servers[0].mirror, 7);
@@ -258,7 +262,7 @@ static void test_no_build_begins_before_the_old_mirror_is_disowned_everywhere(vo
     servers[1].dead = true;
     assert_int_equal(sink->ops->bind(sink, schema, TR_TARGET_SHADOW, 7, soon(), &t, &err), TR_RETRY);
     servers[1].dead = false;
-    reopen(); /* tailrace is started again */
+    reopen(false); /* tailrace is started again */
     assert_int_equal(sink->ops->built(sink, schema, soon(), &built, &err), TR_OK);
     assert_int_equal(built, 0);
     assert_int_equal(servers[0].mirror, NONE);
@@ -277,9 +281,35 @@ static void test_an_exchange_that_comes_twice(void **state)
     assert_int_equal(servers[1].mirror, 7);
 }
 
+/* A table that was bound while the first replica was away, before the second went: it is to be looked at where somebody answers. */
+static void test_what_is_completed_does_not_wait_for_the_replica_that_has_the_table(void **state)
+{
+    struct tr_target *t = NULL;
+    struct tr_writer *w = NULL;
+    struct tr_err err = {0};
+    (void)state;
+    are(7, NONE, 7, NONE);
+    reopen(true);
+    servers[0].dead = true;
+    if (sink->ops->bind(sink, schema, TR_TARGET_MIRROR, 7, soon(), &t, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(sink->ops->writer_new(sink, 0, &w, &err), TR_OK);
+    const struct tr_part part = {.target = t};
+    struct tr_sealed b = {.parts = &part, .n_parts = 1};
+    assert_int_equal(w->ops->complete(w, &b, soon(), &err), TR_OK);
+    servers[0].dead = false;
+    servers[1].dead = true;
+    probe(TR_RETRY);
+    assert_int_equal(w->ops->complete(w, &b, soon(), &err), TR_STALE);
+    assert_int_equal(sink->ops->bind(sink, schema, TR_TARGET_MIRROR, 7, soon(), &t, &err), TR_OK);
+    assert_int_equal(w->ops->complete(w, &b, soon(), &err), TR_OK);
+    w->ops->free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_swap_waits_for_all_before_it_begins), cmocka_unit_test(test_a_swap_that_began_is_through_before_anything_else),
-                                       cmocka_unit_test(test_no_build_begins_before_the_old_mirror_is_disowned_everywhere), cmocka_unit_test(test_an_exchange_that_comes_twice)};
+                                       cmocka_unit_test(test_no_build_begins_before_the_old_mirror_is_disowned_everywhere), cmocka_unit_test(test_an_exchange_that_comes_twice),
+                                       cmocka_unit_test(test_what_is_completed_does_not_wait_for_the_replica_that_has_the_table)};
     return cmocka_run_group_tests(tests, start, stop);
 }

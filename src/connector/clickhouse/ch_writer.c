@@ -314,18 +314,31 @@ static int check_bound(const struct ch_writer *w, const struct tr_endpoint *ep, 
     return TR_OK;
 }
 
+/* The replica to ask, from `first` on: one that is there and has the tables. STALE where one is there and has not: it may be the only one for long. */
+static int to_be_asked(const struct ch_writer *w, uint32_t first, const struct tr_sealed *b, const struct tr_endpoint **ret, struct tr_err *err)
+{
+    uint32_t n = w->sink->sql.sink.shard_endpoints[w->shard];
+    int rc = TR_RETRY;
+    for (uint32_t i = 0; i < 2 * n && (i < n || rc != TR_STALE); i++) {
+        const struct tr_endpoint *ep = replica(w, first + i);
+        if (atomic_load(&ep->away) != (i >= n)) /* those that are away come last */
+            continue;
+        rc = check_bound(w, ep, b, err);
+        *ret = ep;
+        if (rc >= 0)
+            return TR_OK;
+    }
+    return rc;
+}
+
 /* Asks where the shard's last batch was acknowledged; if that one does not answer, or has not the table, the next. */
 static int complete_batch(struct tr_writer *tw, struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
 {
     struct ch_writer *w = of(tw);
     _Atomic(uint32_t) *acked = &w->sink->acked[w->shard];
     uint32_t n = w->sink->sql.sink.shard_endpoints[w->shard], first = atomic_load(acked);
-    const struct tr_endpoint *ep = replica(w, first);
-    int rc = check_bound(w, ep, b, err);
-    for (uint32_t i = 1; i < n && rc < 0; i++) {
-        ep = replica(w, first + i);
-        rc = check_bound(w, ep, b, err);
-    }
+    const struct tr_endpoint *ep = NULL;
+    int rc = to_be_asked(w, first, b, &ep, err);
     if (rc < 0)
         return rc;
     rc = tr_ch_complete(w->completer, w->http, ep, b, deadline_ns, err);
