@@ -26,6 +26,7 @@ static struct fake {
     struct table tables[4];
     uint32_t n_calls;
     int answer;
+    const struct table *late;  /* what the first table turns into before the next plan is executed, which is refused by that */
     char plan[4096];
 } fake;
 
@@ -75,6 +76,11 @@ static int execute(struct tr_catalog *c, const struct tr_plan *p, int64_t deadli
                                   s->note.schema_version, s->positions ? "" : " old positions");
         else
             n += (size_t)snprintf(fake.plan + n, sizeof fake.plan - n, "renamed %s.%s %s %s;", s->ns, s->name, s->to, s->note.kind);
+    }
+    if (fake.late) {
+        fake.tables[0] = *fake.late;
+        fake.late = NULL;
+        return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "it is there already");
     }
     return fake.answer < 0 ? tr_err_set(err, fake.answer, TR_DOM_SINK, "scripted") : TR_OK;
 }
@@ -294,8 +300,35 @@ static void says_what_is_built(void **state)
     tr_schema_unref(s);
 }
 
+/* A request that was given up, and is carried out beside the one that was sent again. */
+static void carried_out_late(void **state)
+{
+    static const struct table created = {"t", "public.t", true, false, 0, 1, NULL}, other = {"t", "public.u", true, false, 0, 1, NULL}, swapped = {"t", "public.t", true, true, 7, 1, NULL};
+    (void)state;
+    open_sink(NULL);
+    fake.late = &created;
+    assert_int_equal(bind_as("public", "t", 1, TR_TARGET_MIRROR, 0), TR_OK);
+    assert_string_equal(fake.plan, VIEW); /* what was left to do */
+    assert_int_equal(fake.n_calls, 2);
+    fake.tables[0] = (struct table){0};
+    fake.late = &other; /* somebody else's, which it stays */
+    assert_int_equal(bind_as("public", "t", 1, TR_TARGET_MIRROR, 0), TR_REJECT);
+    assert_int_equal(fake.n_calls, 1);
+    fake.answer = TR_REJECT;
+    fake.tables[0] = (struct table){0};
+    assert_int_equal(bind_as("public", "t", 1, TR_TARGET_MIRROR, 0), TR_REJECT); /* for another reason: once */
+    assert_int_equal(fake.n_calls, 1);
+    fake.tables[1] = (struct table){"t__tr_build", "public.t", true, false, 7, 1, NULL};
+    assert_int_equal(swap_as(7), TR_REJECT);
+    fake.answer = TR_OK;
+    fake.late = &swapped;
+    assert_int_equal(swap_as(7), TR_OK);
+    assert_int_equal(fake.n_calls, 1);
+    tr_sqlsink_done(&sink);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(makes), cmocka_unit_test(fits), cmocka_unit_test(refuses), cmocka_unit_test(checks), cmocka_unit_test(swaps), cmocka_unit_test(says_what_is_built)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(carried_out_late), cmocka_unit_test(makes), cmocka_unit_test(fits), cmocka_unit_test(refuses), cmocka_unit_test(checks), cmocka_unit_test(swaps), cmocka_unit_test(says_what_is_built)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -411,6 +411,28 @@ static void test_without_multi_a_batch_has_one_part(void **state)
     kit_end(&k);
 }
 
+/* At once after a pause, and with a pace no more often than that. */
+static void test_idle_rows_keep_the_pace(void **state)
+{
+    struct kit k;
+    (void)state;
+    kit_init(&k, 1, &plain);
+    k.def_sink[0].tuning.linger_ns = 3600 * SEC;
+    k.def_sink[0].tuning.pace_ns = 300 * MS;
+    kit_start(&k);
+    assign(&k);
+    int64_t start = tr_now_ns();
+    for (int64_t i = 1; i <= 50; i++) {
+        kit_row(&k, 0, i, 1, i, "x");
+        tr_sleep_ns(2 * MS);
+    }
+    wait_rows(&k, 50);
+    uint64_t rounds = (uint64_t)((tr_now_ns() - start) / (300 * MS));
+    assert_true(stats(&k).batches >= 2 && stats(&k).batches <= 2 + rounds);
+    kit_stop(&k);
+    kit_end(&k);
+}
+
 static void test_an_idle_row_is_written_at_once(void **state)
 {
     struct kit k;
@@ -867,6 +889,7 @@ int main(void)
         cmocka_unit_test(test_versions_become_parts_in_order),
         cmocka_unit_test(test_without_multi_a_batch_has_one_part),
         cmocka_unit_test(test_an_idle_row_is_written_at_once),
+        cmocka_unit_test(test_idle_rows_keep_the_pace),
         cmocka_unit_test(test_linger_is_kept_while_rows_keep_coming),
         cmocka_unit_test(test_a_row_too_large_is_refused_by_name),
         cmocka_unit_test(test_columnar_encoders),

@@ -245,6 +245,22 @@ int tr_sqlsink_check(struct tr_sink *ts, const struct tr_schema *sc, enum tr_tar
     return rc;
 }
 
+/* The table becomes what it should be. A statement that is refused because an earlier request of ours, which was given up, has been carried out meanwhile
+ * is none of the table's faults: what is left to do is done. */
+static int fit(struct tr_sqlsink *s, const struct tr_schema *sc, enum tr_target_variant v, const struct place *p, uint64_t snapshot_id, int64_t deadline_ns, struct tr_err *err)
+{
+    struct tr_plan plan = {0}, rest = {0};
+    struct tr_err why;
+    int rc = plan_table(s, sc, v, p, snapshot_id, sc->version, deadline_ns, &plan, err);
+    if (rc >= 0)
+        rc = execute(s, &plan, deadline_ns, err);
+    if (rc == TR_REJECT && plan.n && plan_table(s, sc, v, p, snapshot_id, sc->version, deadline_ns, &rest, &why) >= 0 && !rest.refused && rest.n < plan.n)
+        rc = execute(s, &rest, deadline_ns, err);
+    tr_plan_done(&rest);
+    tr_plan_done(&plan);
+    return rc;
+}
+
 int tr_sqlsink_bind(struct tr_sink *ts, const struct tr_schema *sc, enum tr_target_variant v, uint64_t snapshot_id, int64_t deadline_ns, struct tr_target **ret,
                     struct tr_err *err)
 {
@@ -252,11 +268,7 @@ int tr_sqlsink_bind(struct tr_sink *ts, const struct tr_schema *sc, enum tr_targ
     if (v == TR_TARGET_APPEND)
         return tr_err_set(err, TR_REJECT, TR_DOM_SINK, "%s keeps mirrors and changelog tables only: it cannot append to %s.%s", s->what, sc->ns, sc->name);
     struct place p = place_of(s, sc, v);
-    struct tr_plan plan = {0};
-    int rc = plan_table(s, sc, v, &p, snapshot_id, sc->version, deadline_ns, &plan, err);
-    if (rc >= 0)
-        rc = execute(s, &plan, deadline_ns, err);
-    tr_plan_done(&plan);
+    int rc = fit(s, sc, v, &p, snapshot_id, deadline_ns, err);
     if (rc < 0)
         return rc;
     struct tr_sqltarget *t = known_target(s, sc, v);
@@ -291,6 +303,10 @@ int tr_sqlsink_swap(struct tr_sink *ts, const struct tr_schema *sc, uint64_t sna
         rc = tr_plan_swap(&w, &there, shadow.name, &build, &plan, err);
     if (rc >= 0)
         rc = execute(s, &plan, deadline_ns, err);
+    uint64_t now = 0;
+    struct tr_err why;
+    if (rc == TR_REJECT && plan.n && there.note.snapshot_id != snapshot_id && tr_sqlsink_built(ts, sc, deadline_ns, &now, &why) >= 0 && now == snapshot_id)
+        rc = TR_OK; /* as in fit: an earlier request had it through */
     tr_plan_done(&plan);
     tr_want_done(&w);
     tr_table_desc_done(&there);
