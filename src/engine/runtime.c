@@ -47,6 +47,13 @@ void tr_runtime_tuning_default(struct tr_runtime_tuning *t)
 
 /* ---- troubles and failure -------------------------------------------------------------------------------------------- */
 
+void tr_pl_answered(struct tr_err *err, int rc, const char *who)
+{
+    err->rc = rc;
+    if (!err->msg[0])
+        snprintf(err->msg, sizeof err->msg, "%s answered %s and gave no reason", who, tr_rc_name(rc));
+}
+
 void tr_pl_fail(struct tr_runtime *p, const struct tr_err *err)
 {
     tr_mutex_lock(&p->lock);
@@ -413,6 +420,8 @@ int tr_runtime_start(struct tr_runtime *p, struct tr_err *err)
             w->chain = NULL;
             return rc;
         }
+        if (!w->ops)
+            return tr_err_set(err, TR_REJECT, TR_DOM_ENGINE, "pipeline %s: chain_new succeeded and made no chain", p->name);
     }
     p->started = true;
     int rc = start_threads(p, err);
