@@ -171,8 +171,8 @@ static int unknown(struct tr_fill *f, const char *path, const struct tr_yaml *y,
     for (size_t i = 0; i < n_extra && n < TR_ARRAY_LEN(names); i++)
         names[n++] = extra[i];
     const char *near = tr_nearest(tr_slice_str(y->key), names, n);
-    return near ? tr_fill_bad(f, y->key_line, "unknown key %s%s; did you mean %s?", path, y->key, near)
-                : tr_fill_bad(f, y->key_line, "unknown key %s%s; %s", path, y->key, f->more);
+    return near ? tr_fill_bad(f, y->key_line, "unknown key %s%.60s; did you mean %s?", path, y->key, near)
+                : tr_fill_bad(f, y->key_line, "unknown key %s%.60s; %s", path, y->key, f->more);
 }
 
 static const struct tr_field *find(const struct tr_field *v, size_t n, const char *name)
@@ -216,6 +216,9 @@ int tr_fill_map(struct tr_fill *f, const char *path, const struct tr_yaml *map, 
 int tr_fill_section(struct tr_fill *f, const struct tr_yaml *root, const char *name, const struct tr_fill_table *table)
 {
     const struct tr_yaml *y = tr_yaml_get(root, name);
+    int rc = tr_fill_resolved(f, "", root, name);
+    if (rc < 0)
+        return rc;
     if (y && y->kind != TR_YAML_MAP && !y->null)
         return tr_fill_bad(f, y->line, "%s is a section: keys below it, indented", name);
     char path[80];

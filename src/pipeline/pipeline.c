@@ -75,6 +75,14 @@ static int sections(struct tr_pipeline *p, struct tr_err *err)
     return rc;
 }
 
+static int named(const char *name, struct tr_err *err)
+{
+    const size_t max = sizeof((struct tr_pipeline *)NULL)->name - 1;
+    if (name && *name && strlen(name) <= max)
+        return TR_OK;
+    return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "a pipeline needs a name of 1 to %zu bytes", max);
+}
+
 static int made(const char *name, struct tr_configfile *file, struct tr_pipeline **ret, struct tr_err *err)
 {
     struct tr_pipeline *p = tr_calloc(1, sizeof *p);
@@ -87,6 +95,8 @@ static int made(const char *name, struct tr_configfile *file, struct tr_pipeline
     int rc = sections(p, err);
     if (rc >= 0)
         rc = tr_metrics_new(&p->metrics, err);
+    if (rc >= 0 && p->set.state_dir && !*p->set.state_dir)
+        rc = tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "pipeline.state_dir is empty: name a directory, or leave it out");
     if (rc >= 0 && p->set.state_dir)
         rc = tr_fs_mkdir_p(tr_fs_posix(), p->set.state_dir, err);
     if (rc < 0) {
@@ -100,14 +110,18 @@ static int made(const char *name, struct tr_configfile *file, struct tr_pipeline
 int tr_pipeline_new(const char *name, const char *path, struct tr_pipeline **ret, struct tr_err *err)
 {
     struct tr_configfile *file = NULL;
-    int rc = path ? tr_configfile_load(path, &file, err) : tr_configfile_parse("{}", name, &file, err);
+    int rc = named(name, err);
+    if (rc >= 0)
+        rc = path ? tr_configfile_load(path, &file, err) : tr_configfile_parse("{}", name, &file, err);
     return rc < 0 ? rc : made(name, file, ret, err);
 }
 
 int tr_pipeline_parse(const char *name, const char *text, const char *from, struct tr_pipeline **ret, struct tr_err *err)
 {
     struct tr_configfile *file = NULL;
-    int rc = tr_configfile_parse(text, from, &file, err);
+    int rc = named(name, err);
+    if (rc >= 0)
+        rc = tr_configfile_parse(text, from, &file, err);
     return rc < 0 ? rc : made(name, file, ret, err);
 }
 
@@ -150,9 +164,15 @@ static int fits(const struct tr_pipeline *p, const struct tr_output *o, struct t
         return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "pipeline %s: output %u needs a name, a table, and either a type or a sink", p->name, p->n_outputs);
     if (p->n_outputs == TR_CHAIN_OUTPUTS_MAX)
         return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "pipeline %s: a chain has at most %d outputs", p->name, TR_CHAIN_OUTPUTS_MAX);
-    for (uint32_t i = 0; i < p->n_outputs; i++)
+    if (o->variant == TR_TARGET_MIRROR && !o->table->n_key)
+        return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "sink %s: a mirror keeps one row per key, and table %s.%s has none: give its columns key_pos, or the output the variant TR_TARGET_APPEND", o->name,
+                          o->table->ns, o->table->name);
+    for (uint32_t i = 0; i < p->n_outputs; i++) {
         if (!strcmp(p->outputs[i].name, o->name))
             return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "pipeline %s: there is a sink %s already: give each output a name of its own", p->name, o->name);
+        if (o->sink == p->outputs[i].sink)
+            return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "pipeline %s: sinks %s and %s are one struct tr_sink: make one for each output", p->name, p->outputs[i].name, o->name);
+    }
     if (o->type && o->type->abi != TR_COMPONENT_ABI)
         return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "sink %s: type %s was built for another version of tailrace (ABI %u, here %d): build it again", o->name, o->type->name, o->type->abi, TR_COMPONENT_ABI);
     return TR_OK;
@@ -184,6 +204,7 @@ static int add(struct tr_pipeline *p, const struct tr_output *o, struct tr_err *
     k->tuning.batch_rows_max = (uint64_t)s.batch_rows;
     k->tuning.batch_bytes_max = s.batch_size;
     k->tuning.chunk_bytes = s.chunk_size;
+    k->tuning.record_bytes_max = TR_MIN(k->tuning.record_bytes_max, p->set.max_inflight);
     k->tuning.write_timeout_ns = s.write_timeout_ns;
     k->tuning.inflight = (uint32_t)s.inflight;
     k->tuning.order_none = s.order_none;
