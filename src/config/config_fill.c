@@ -194,9 +194,6 @@ int tr_fill_map(struct tr_fill *f, const char *path, const struct tr_yaml *map, 
             known = !strcmp(extra[e], y->key);
         if (!known)
             return unknown(f, path, y, tables, n_tables, extra, n_extra);
-        for (size_t k = 0; k < i; k++)
-            if (!strcmp(map->v[k].key, y->key))
-                return tr_fill_bad(f, y->key_line, "%s%s stands twice", path, y->key);
     }
     for (size_t t = 0; t < n_tables; t++)
         for (size_t i = 0; i < tables[t].n; i++) {
