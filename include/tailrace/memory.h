@@ -10,7 +10,7 @@
  * Positions are the caller's and must rise.
  *
  * Sink. Rows are encoded as
- *   row = u32 length, u8 op, u16 flags, u64 version, u32 n, key, u32 n, old key, image (codec/rowimage.h of `after`; else of `before`)
+ *   row = u32 length, u8 op, u16 flags, u64 version, u32 n, key, u32 n, old key, image of the columns (of `after`; else of `before`)
  * and decoded when they are applied. Two things are kept: the sequence of all rows applied, and the state by key, which keeps the
  * higher version (as MONOTONIC promises; without that capability the later row wins); TRUNCATE makes a tombstone of every row below its version. A write consults the script: one outcome per
  * write, in order; without script it succeeds. Rows of TR_ENCODED are the program's own bytes: for them the sink counts only (count_only).

@@ -53,7 +53,7 @@
  *
  * Threads: a tr_pipeline belongs to one; tr_running_stop and tr_running_status may be called from any, the rest of tr_running from one.
  * Nothing of it touches the data path: the chain is called by the engine as its ops say, once per batch.
- * Link with tailrace (pkg-config --static tailrace).
+ * Link with what `pkg-config --libs tailrace` says.
  */
 #ifndef TAILRACE_PIPELINE_H
 #define TAILRACE_PIPELINE_H
@@ -76,7 +76,7 @@ struct tr_output {
 };
 
 /* Makes the chain of one pipeline thread, say by what TR_CHAIN made: `return shop_chain_new(def, &shops[thread], ret_ops, ret_chain, err)`. def is filled in but
- * for deserializer, source_transactions and on_skip (which logs, at most every 10 s a line); the function may pass an altered copy on. */
+ * for deserializer and source_transactions; its on_skip logs, at most a line every 10 s. The function may pass an altered copy on. */
 typedef int (*tr_chain_new_fn)(void *arg, const struct tr_chain_def *def, uint32_t thread, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err);
 
 /* name: in logs, metrics and positions; 1 to 63 bytes. path: NULL: no file, all defaults. */

@@ -38,7 +38,7 @@
  *               store write first; then it happens here. Watermarks never go back within an epoch.
  *   close       frees everything; lanes are closed before it. A revoke during close is answered inline.
  *
- * A lane's tend and pause may be NULL, and a source's arm: then its events are asked for every 50 ms. A failure is told with err filled in: the engine
+ * A lane's tend and pause may be NULL, and a source's arm: then its events are asked for every 100 ms. A failure is told with err filled in: the engine
  * knows no other reason.
  */
 #ifndef TAILRACE_SOURCE_H

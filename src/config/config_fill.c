@@ -241,7 +241,7 @@ int tr_fill_name(struct tr_fill *f, const struct tr_yaml *y, size_t index, const
     char path[80];
     snprintf(path, sizeof path, "sinks[%.40s].", name ? name : "?");
     if (y->kind != TR_YAML_MAP)
-        return tr_fill_bad(f, y->line, "each sink is a section with at least name and type");
+        return tr_fill_bad(f, y->line, "each sink is a section that says its name");
     int rc = tr_fill_resolved(f, path, y, "name");
     if (rc < 0)
         return rc;

@@ -207,7 +207,7 @@ static int make(struct tr_running *r, struct tr_err *err)
     return rc;
 }
 
-/* Everything but what pipeline and source are. */
+/* Ends and frees what was made of pipeline and source, but not those. */
 static struct tr_running *undo(struct tr_running *r)
 {
     if (r->started) {
