@@ -54,9 +54,11 @@ static int ours(struct ch_encoder *e, uint64_t version, bool deleted, int64_t at
         return TR_OK;
     if (tr_buf_append_u8(out, deleted) < 0)
         return no_memory(e, err);
+    if (!deleted)
+        return cell(e, e->t->n - 1, NULL, out, err);
     snprintf(text, sizeof text, "%s+00", tr_format_utc(at_us, utc));
     struct tr_slice at = tr_slice_str(text);
-    return cell(e, e->t->n - 1, deleted ? &at : NULL, out, err);
+    return cell(e, e->t->n - 1, &at, out, err);
 }
 
 /* The cells of a row of which nothing is unchanged; a column that the definition has and the row has not is NULL. */
