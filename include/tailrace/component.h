@@ -79,6 +79,7 @@ struct tr_sink_type {
     const struct tr_field *fields;
     size_t n_fields, options_size;
     uint32_t caps;
+    int64_t pace_ns;             /* tr_sink_tuning: single rows are gathered so long, lest each be a write */
     int64_t linger_min_ns;       /* a write of it costs so much that rows are gathered for at least so long while they keep coming; 0: none does */
     /* May be NULL. Why a table of the source cannot be kept under its name, "" if it can; needs no connection. */
     void (*check_table)(const void *options, const char *ns, const char *name, char *ret, size_t cap);

@@ -29,6 +29,7 @@ struct tr_sink_tuning {
     bool order_none;               /* declared by the user: rows of a key may be applied in any order */
     uint64_t batch_rows_max, batch_bytes_max;
     int64_t linger_ns;             /* a batch is sealed at the latest this long after its first row; at once when the shard is idle */
+    int64_t pace_ns;               /* batches that are sealed because the shard is idle begin at least so far apart; 0: each at once */
     uint64_t chunk_bytes;          /* target size of a chunk */
     uint32_t queue_chunks;         /* bound of the shard's queue */
     uint32_t open_chunks_max;

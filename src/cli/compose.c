@@ -51,6 +51,7 @@ int tr_app_sinks(struct tr_app *a, struct tr_err *err)
         s->tuning.batch_rows_max = (uint64_t)c->batch_rows;
         s->tuning.batch_bytes_max = c->batch_size;
         s->tuning.linger_ns = TR_MAX(c->linger_ns, k->type->linger_min_ns);
+        s->tuning.pace_ns = k->type->pace_ns;
         s->tuning.write_timeout_ns = c->write_timeout_ns;
         rc = k->type->sink_new(k->options, &a->envs[i + 1], &s->sink, err);
     }

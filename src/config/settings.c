@@ -32,7 +32,7 @@ static const struct tr_field sink[] = {
     {.name = "batch_rows", .type = TR_F_INT, .def = "10000", .min = 1, .max = 10000000, .unit = "rows", .offset = F(sink, batch_rows), .help = "A batch holds at most about this many rows."},
     {.name = "batch_size", .type = TR_F_SIZE, .def = "8MiB", .min = 64 << 10, .max = 4 * GIB, .offset = F(sink, batch_size), .help = "A batch holds at most about this many bytes."},
     {.name = "linger", .type = TR_F_DURATION, .def = "5ms", .min = 0, .max = 60 * S, .offset = F(sink, linger_ns),
-     .help = "How long a batch may wait for more rows while rows keep coming; an idle sink writes at once. In a ClickHouse sink at least 500ms."},
+     .help = "How long a batch may wait for more rows while rows keep coming; an idle sink writes at once. In a ClickHouse sink at least 500ms, and 30ms between two writes of an idle one."},
     {.name = "write_timeout", .type = TR_F_DURATION, .def = "60s", .min = S, .max = 3600 * S, .offset = F(sink, write_timeout_ns), .help = "A write that takes longer is given up and tried again."},
     {.name = "max_inflight", .type = TR_F_SIZE, .def = "128MiB", .min = MIB, .max = 64 * GIB, .offset = F(sink, max_inflight), .help = "Memory for rows between the change log and the durable write."},
 };

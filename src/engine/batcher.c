@@ -13,7 +13,7 @@ static struct tr_batcher_item *item_of(struct tr_list *n)
 
 int tr_batcher_init(struct tr_batcher *b, const struct tr_batcher_cfg *cfg)
 {
-    *b = (struct tr_batcher){.cfg = *cfg};
+    *b = (struct tr_batcher){.cfg = *cfg, .round_ns = INT64_MIN};
     TR_ASSERT(!cfg->boundary || cfg->multi);
     if (cfg->multi)
         b->cfg.bins_max = 1;
@@ -240,16 +240,36 @@ static void cut(struct tr_batcher *b, struct tr_batcher_bin *bin, struct tr_list
     }
 }
 
+/* When the bin may go for no other reason than that its rows wait for nothing. */
+static int64_t idle_due(const struct tr_batcher *b, const struct tr_batcher_bin *bin)
+{
+    return b->cfg.pace_ns == 0 || bin->seq < b->round_seq || b->round_ns == INT64_MIN ? INT64_MIN : tr_deadline_ns(b->round_ns, b->cfg.pace_ns);
+}
+
+static void begin_round(struct tr_batcher *b, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < b->cfg.bins_max && b->n_bins; i++) {
+        const struct tr_batcher_bin *bin = &b->bins[i];
+        if (bin->used && bin->idle && bin->seq >= b->round_seq && idle_due(b, bin) <= now_ns) {
+            b->round_ns = now_ns;
+            b->round_seq = b->seq;
+            return;
+        }
+    }
+}
+
 bool tr_batcher_next(struct tr_batcher *b, int64_t now_ns, bool no_writes, struct tr_list *ret, bool *ret_tx_end)
 {
     struct tr_batcher_bin *best = NULL;
     int64_t best_due = INT64_MAX;
+    if (b->cfg.pace_ns && no_writes)
+        begin_round(b, now_ns);
     for (uint32_t i = 0; i < b->cfg.bins_max && b->n_bins; i++) {
         struct tr_batcher_bin *bin = &b->bins[i];
         if (!bin->used)
             continue;
         int64_t due = bin_due(b, bin);
-        if (bin->idle && no_writes && due > now_ns)
+        if (bin->idle && no_writes && due > now_ns && idle_due(b, bin) <= now_ns)
             due = now_ns;
         if (due <= now_ns && (!best || due < best_due || (due == best_due && bin->seq < best->seq))) {
             best = bin;
@@ -266,8 +286,12 @@ int64_t tr_batcher_next_wake(const struct tr_batcher *b)
 {
     int64_t r = INT64_MAX;
     for (uint32_t i = 0; i < b->cfg.bins_max && b->n_bins; i++)
-        if (b->bins[i].used)
+        if (b->bins[i].used) {
             r = TR_MIN(r, bin_due(b, &b->bins[i]));
+            int64_t idle = b->bins[i].idle ? idle_due(b, &b->bins[i]) : INT64_MIN;
+            if (idle > INT64_MIN) /* else it waits for a write to end, which is told */
+                r = TR_MIN(r, idle);
+        }
     return r;
 }
 

@@ -6,7 +6,8 @@
  *   size      its rows or bytes reach the maximum (a prefix never exceeds them, unless its first item alone does)
  *   linger    its oldest row has waited linger_ns
  *   idle      the rows were handed over because the sources are idle, and no write is in flight: latency. While one is, rows
- *             accumulate: natural group commit
+ *             accumulate: natural group commit. With a pace, what this alone asks for is sealed in rounds, pace_ns apart: what came before a round
+ *             began goes with it
  *   forced    a barrier, a revoke, or the drain
  *   order     (not MULTI) the same table arrives under another target: the older schema version goes first
  *   bins      (not MULTI) more targets than bins: the largest, then the oldest
@@ -53,7 +54,7 @@ struct tr_batcher_bin {
 struct tr_batcher_cfg {
     bool multi, boundary;
     uint64_t rows_max, bytes_max, tx_bytes_max;
-    int64_t linger_ns;
+    int64_t linger_ns, pace_ns;
     uint32_t bins_max, groups_max;
 };
 
@@ -62,6 +63,8 @@ struct tr_batcher {
     struct tr_batcher_bin *bins;
     uint32_t n_bins;     /* used */
     uint64_t seq;
+    int64_t round_ns;    /* with a pace: when the last round began … */
+    uint64_t round_seq;  /* … and what bins were there: those below */
     struct tr_staging {
         struct tr_list items;
         uint64_t charge;

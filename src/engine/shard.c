@@ -40,6 +40,7 @@ int tr_shard_init(struct tr_shard *s, struct tr_sink_rt *k, uint32_t index, stru
                                 .bytes_max = k->t.batch_bytes_max,
                                 .tx_bytes_max = k->p->pool.limit / 2,
                                 .linger_ns = k->t.linger_ns,
+                                .pace_ns = k->t.pace_ns,
                                 .bins_max = TR_BINS_MAX,
                                 .groups_max = k->p->def.tuning.threads};
     struct tr_disp_cfg dc = {.inflight = inflight_of(k),

@@ -201,6 +201,7 @@ static int add(struct tr_pipeline *p, const struct tr_output *o, struct tr_err *
         return rc;
     tr_sink_tuning_default(&k->tuning);
     k->tuning.linger_ns = t ? TR_MAX(s.linger_ns, t->linger_min_ns) : s.linger_ns;
+    k->tuning.pace_ns = t ? t->pace_ns : 0;
     k->tuning.batch_rows_max = (uint64_t)s.batch_rows;
     k->tuning.batch_bytes_max = s.batch_size;
     k->tuning.chunk_bytes = s.chunk_size;

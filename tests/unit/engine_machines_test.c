@@ -181,6 +181,38 @@ static int bed_next(struct bed *d, int64_t now, bool no_writes, bool *ret_tx_end
     return rows;
 }
 
+static void test_idle_batches_go_in_rounds(void **state)
+{
+    struct bed d;
+    (void)state;
+    bed_init(&d, false, false);
+    d.b.cfg.pace_ns = 20;
+    d.b.cfg.linger_ns = 1000;
+    bed_add(&d, 10, 1, 10, 5);
+    tr_batcher_on_idle(&d.b);
+    assert_int_equal(bed_next(&d, 5, true, NULL), 1); /* after a pause: at once */
+    bed_add(&d, 10, 2, 10, 6);
+    bed_add(&d, 20, 3, 10, 7);
+    tr_batcher_on_idle(&d.b);
+    assert_int_equal(bed_next(&d, 24, true, NULL), -1); /* the round began at 5 */
+    assert_int_equal(tr_batcher_next_wake(&d.b), 25);
+    bed_add(&d, 10, 4, 10, 24); /* goes along */
+    assert_int_equal(bed_next(&d, 25, true, NULL), 6);
+    assert_int_equal(bed_next(&d, 26, false, NULL), -1);
+    assert_int_equal(tr_batcher_next_wake(&d.b), 1007); /* of this round: it waits for the write alone */
+    bed_add(&d, 30, 5, 10, 26);
+    tr_batcher_on_idle(&d.b);
+    assert_int_equal(bed_next(&d, 27, true, NULL), 3); /* the other table of the round */
+    assert_int_equal(bed_next(&d, 27, true, NULL), -1);
+    assert_int_equal(tr_batcher_next_wake(&d.b), 45);
+    tr_batcher_on_force(&d.b);
+    assert_int_equal(bed_next(&d, 28, false, NULL), 5); /* what is due for another reason keeps no pace */
+    bed_add(&d, 30, 100, 10, 29);
+    assert_int_equal(bed_next(&d, 29, false, NULL), 100);
+    assert_true(tr_batcher_empty(&d.b));
+    tr_batcher_done(&d.b);
+}
+
 static void test_batch_by_size_linger_idle_force(void **state)
 {
     struct bed d;
@@ -703,6 +735,7 @@ int main(void)
         cmocka_unit_test(test_commit_ticks),
         cmocka_unit_test(test_ring_grows_within_its_bound),
         cmocka_unit_test(test_batch_by_size_linger_idle_force),
+        cmocka_unit_test(test_idle_batches_go_in_rounds),
         cmocka_unit_test(test_batch_per_target),
         cmocka_unit_test(test_batch_boundaries),
         cmocka_unit_test(test_one_write_at_a_time),

@@ -16,6 +16,7 @@
 #include "text.h"
 
 #define LINGER_MIN_NS (500 * TR_NS_PER_MS)
+#define PACE_NS (30 * TR_NS_PER_MS) /* an INSERT takes a third of that, and each is a part to be merged */
 
 static struct ch_sink *of(struct tr_sink *s)
 {
@@ -210,5 +211,6 @@ const struct tr_sink_type tr_clickhouse_sink_type = {
     .options_size = sizeof(struct tr_ch_options),
     .caps = CAPS,
     .linger_min_ns = LINGER_MIN_NS,
+    .pace_ns = PACE_NS,
     .sink_new = sink_new,
 };

@@ -25,7 +25,7 @@ static const struct tr_field fields[] = {
      .help = "Schema of the one-row table `heartbeat` from which end-to-end lag is measured; messages take its place where it may not be written."},
     {.name = "wal_sender_timeout", .type = TR_F_DURATION, .def = "10s", .min = 1000000000, .max = INT64_C(600000000000), .offset = F(wal_sender_timeout_ns),
      .help = "How long the server waits for feedback; also the longest that a stopped tailrace can hold up a fast shutdown of the server."},
-    {.name = "stream_memory", .type = TR_F_SIZE, .def = "64MiB", .min = 1 << 20, .max = INT64_C(1) << 40, .offset = F(stream_memory),
+    {.name = "stream_memory", .type = TR_F_SIZE, .def = "32MiB", .min = 1 << 20, .max = INT64_C(1) << 40, .offset = F(stream_memory),
      .help = "Memory for transactions that the server streams before they commit; what is beyond goes to a spill file in the state directory."},
 };
 
