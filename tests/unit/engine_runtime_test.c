@@ -280,7 +280,7 @@ static int wrong_poll(struct tr_lane *l, uint32_t max, struct tr_payloads *ret, 
     *ret = (struct tr_payloads){.v = s->how == WRONG_NULL ? NULL : &one, .n = 1, .upto = n ? 8 : 9};
     if (s->how == WRONG_EMPTY || s->how == WRONG_SAME)
         *ret = (struct tr_payloads){.upto = s->how == WRONG_SAME ? 9 : INT64_MIN};
-    if (s->how == WRONG_COMMIT && n)
+    if ((s->how == WRONG_COMMIT || s->how == WRONG_TWICE) && n)
         return TR_AGAIN;
     return s->how == WRONG_EOF ? TR_EOF : s->how == WRONG_SILENT ? TR_FATAL : TR_OK;
 }
