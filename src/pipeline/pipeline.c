@@ -17,7 +17,7 @@
 static const struct tr_field settings[] = {
     {.name = "threads", .type = TR_F_INT, .def = "1", .min = 1, .max = 256, .offset = F(threads), .help = "Threads that poll, run the chain and encode. More than the source has lanes are idle."},
     {.name = "poll_max", .type = TR_F_INT, .def = "1024", .min = 1, .max = 1 << 20, .unit = "payloads", .offset = F(poll_max), .help = "At most this many payloads in a poll."},
-    {.name = "max_inflight", .type = TR_F_SIZE, .def = "256MiB", .min = MIB, .max = 1024 * GIB, .offset = F(max_inflight), .help = "Memory for rows between the source and the durable write."},
+    {.name = "max_inflight", .type = TR_F_SIZE, .optional = true, .min = MIB, .max = 1024 * GIB, .offset = F(max_inflight), .help = "Memory for rows between the source and the durable write. By default 256MiB for each sink."},
     {.name = "commit_interval", .type = TR_F_DURATION, .def = "5s", .min = 10 * MS, .max = 600 * S, .offset = F(commit_interval_ns), .help = "How often positions are handed to the source; what lies behind them is read again after a crash."},
     {.name = "drain_timeout", .type = TR_F_DURATION, .def = "25s", .min = S, .max = 3600 * S, .offset = F(drain_timeout_ns), .help = "How long a stop may take before unwritten batches are abandoned (and read again at the next start)."},
     {.name = "stalled_fail_after", .type = TR_F_DURATION, .def = "120s", .min = S, .max = 86400 * S, .offset = F(stalled_fail_after_ns), .help = "A position stuck behind a failed batch this long fails the pipeline."},
@@ -38,7 +38,7 @@ static const struct tr_field sink_fields[] = {
     {.name = "batch_rows", .type = TR_F_INT, .def = "100000", .min = 1, .max = 10000000, .unit = "rows", .offset = F(batch_rows), .help = "A batch holds at most about this many rows."},
     {.name = "batch_size", .type = TR_F_SIZE, .def = "16MiB", .min = 64 << 10, .max = 4 * GIB, .offset = F(batch_size), .help = "A batch holds at most about this many bytes."},
     {.name = "chunk_size", .type = TR_F_SIZE, .def = "1MiB", .min = 4 << 10, .max = GIB, .offset = F(chunk_size), .help = "Rows are handed over in chunks of about this size."},
-    {.name = "linger", .type = TR_F_DURATION, .def = "1s", .min = 0, .max = 600 * S, .offset = F(linger_ns), .help = "How long a batch may wait for more rows while rows keep coming; an idle sink writes at once."},
+    {.name = "linger", .type = TR_F_DURATION, .def = "1s", .min = 0, .max = 600 * S, .offset = F(linger_ns), .help = "How long a batch may wait for more rows while rows keep coming; an idle sink writes at once. At least what the sink is made for (ClickHouse: 500ms)."},
     {.name = "write_timeout", .type = TR_F_DURATION, .def = "30s", .min = 100 * MS, .max = 3600 * S, .offset = F(write_timeout_ns), .help = "A write that takes longer is given up and tried again."},
     {.name = "inflight", .type = TR_F_INT, .def = "2", .min = 1, .max = 64, .offset = F(inflight), .help = "Concurrent writes per shard, where the sink keeps the order of a key."},
     {.name = "order_none", .type = TR_F_BOOL, .def = "false", .offset = F(order_none), .help = "Rows of a key may be written in any order: concurrent writes for any sink."},
@@ -205,7 +205,6 @@ static int add(struct tr_pipeline *p, const struct tr_output *o, struct tr_err *
     k->tuning.batch_rows_max = (uint64_t)s.batch_rows;
     k->tuning.batch_bytes_max = s.batch_size;
     k->tuning.chunk_bytes = s.chunk_size;
-    k->tuning.record_bytes_max = TR_MIN(k->tuning.record_bytes_max, p->set.max_inflight);
     k->tuning.write_timeout_ns = s.write_timeout_ns;
     k->tuning.inflight = (uint32_t)s.inflight;
     k->tuning.order_none = s.order_none;

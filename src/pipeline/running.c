@@ -11,6 +11,8 @@
 #include "runtime_json.h"
 
 /* A stop is noticed between two tries: a peer that says nothing must not hold it up for long, a CREATE TABLE may. */
+#define INFLIGHT_PER_SINK (UINT64_C(256) << 20)
+
 enum { PROBE_TIMEOUT_S = 5, BIND_TIMEOUT_S = 30 };
 
 struct tr_running {
@@ -191,13 +193,17 @@ static int make(struct tr_running *r, struct tr_err *err)
     struct tr_pipeline *p = r->p;
     struct tr_runtime_sink sinks[TR_CHAIN_OUTPUTS_MAX];
     char warning[600];
-    for (uint32_t i = 0; i < p->n_outputs; i++)
-        sinks[i] = (struct tr_runtime_sink){.name = p->outputs[i].name, .sink = p->outputs[i].sink, .tuning = p->outputs[i].tuning};
+    uint64_t max_inflight = p->set.max_inflight ? p->set.max_inflight : p->n_outputs * INFLIGHT_PER_SINK;
+    for (uint32_t i = 0; i < p->n_outputs; i++) {
+        struct tr_sink_tuning *t = &p->outputs[i].tuning;
+        t->record_bytes_max = TR_MIN(t->record_bytes_max, max_inflight);
+        sinks[i] = (struct tr_runtime_sink){.name = p->outputs[i].name, .sink = p->outputs[i].sink, .tuning = *t};
+    }
     struct tr_runtime_def def = {.name = p->name, .source = r->source, .sinks = sinks, .n_sinks = p->n_outputs, .chain_new = chain_new, .arg = r, .metrics = p->metrics};
     tr_runtime_tuning_default(&def.tuning);
     def.tuning.threads = (uint32_t)p->set.threads;
     def.tuning.poll_max = (uint32_t)p->set.poll_max;
-    def.tuning.max_inflight_bytes = p->set.max_inflight;
+    def.tuning.max_inflight_bytes = max_inflight;
     def.tuning.commit_interval_ns = p->set.commit_interval_ns;
     def.tuning.drain_timeout_ns = p->set.drain_timeout_ns;
     def.tuning.stalled_fail_after_ns = p->set.stalled_fail_after_ns;
