@@ -27,7 +27,6 @@ struct item {
 struct shop {
     int64_t per_mille_tax;
     int64_t turnover; /* of this thread; read when it has ended */
-    char key[128];    /* of the record under way */
 };
 
 /* ---- the stages ---- */
@@ -87,13 +86,6 @@ static inline int split(struct shop *s, const struct order *o, struct items_emit
     return rc;
 }
 
-/* A mirror keeps one row per key: order and item together. */
-static inline struct tr_slice key_of(struct shop *s, const struct item *i)
-{
-    int n = snprintf(s->key, sizeof s->key, "%" TR_SLICE_FMT "/%" TR_SLICE_FMT, TR_SLICE_ARG(i->order->id), TR_SLICE_ARG(i->name));
-    return tr_slice_of(s->key, n < (int)sizeof s->key ? (size_t)n : sizeof s->key - 1);
-}
-
 static inline void count(struct shop *s, const struct item *i)
 {
     s->turnover += i->cents;
@@ -122,7 +114,6 @@ TR_CHAIN(shop_chain, struct shop,
          TR_FILTER(is_paid),
          TR_MAP(with_tax, struct order),
          TR_FLAT_MAP(split, items),
-         TR_KEY(key_of),
          TR_INSPECT(count),
          TR_ROUTE(region, TR_ROWS(item_row), TR_ROWS(item_row)));
 
@@ -134,6 +125,7 @@ static int chain_new(void *arg, const struct tr_chain_def *def, uint32_t thread,
     return shop_chain_new(def, arg, ret_ops, ret_chain, err);
 }
 
+/* A mirror keeps one row per key: order and item together. */
 static struct tr_schema *table(uint32_t id, const char *name)
 {
     const struct tr_column columns[] = {{.name = "order_id", .source_type = "text", .type = TR_TYPE_TEXT, .not_null = true, .key_pos = 1, .precision = -1},

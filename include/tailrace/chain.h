@@ -91,7 +91,7 @@
  * def.counters, which is the caller's and outlives the chain (the engine frees a chain when its thread ends), and into the metrics of def.metrics.
  *
  * What is wrong is said in one line, by a _Static_assert: a function that does not fit its stage, an end that is not the last, a policy where
- * nothing can fail. Link with tr_chain and the engine.
+ * nothing can fail.
  */
 #ifndef TAILRACE_CHAIN_H
 #define TAILRACE_CHAIN_H

@@ -73,7 +73,7 @@ struct tr_change {
     uint64_t snapshot_id; /* READ, FILL, SNAPSHOT_BEGIN, SNAPSHOT_END */
     int64_t commit_us;    /* Unix microseconds, the source's clock */
     int64_t capture_us;   /* Unix microseconds, ours */
-    struct tr_slice key;     /* encoded key (codec/key.h) of the row as it is after the change; of the deleted row for DELETE */
+    struct tr_slice key;     /* encoded key of the row as it is after the change; of the deleted row for DELETE */
     struct tr_slice old_key; /* MOVED: the key before */
     struct tr_row before;    /* what the source gave of the old row */
     struct tr_row after;

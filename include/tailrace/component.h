@@ -2,7 +2,7 @@
  * component.h: how a connector describes itself, once.
  *
  * A connector is one folder and one `const struct tr_source_type` or `tr_sink_type`. Its field table yields validation, help
- * text, the manual page, the JSON Schema and redaction, so that none of them can disagree. Only cli/ names the types.
+ * text, the manual page, the JSON Schema and redaction, so that none of them can disagree. Only a composition root names the types: tailrace itself, or a program (pipeline.h).
  *
  * Field values are stored into the component's own options struct at `offset`:
  *   STRING, SECRET  const char * (NUL terminated, owned by the config document; SECRET is never printed)
@@ -15,7 +15,7 @@
  * min/max bound INT, SIZE (bytes) and DURATION (ns); 0/0 means unbounded. A NULL default makes the field required unless
  * `optional` is set (then the zero value means "not given").
  *
- * tr_field is also what the top-level sections of the configuration are made of (config.h).
+ * tr_field is also what the other sections of a configuration are made of, a program's own included (configfile.h).
  */
 #ifndef TAILRACE_COMPONENT_H
 #define TAILRACE_COMPONENT_H

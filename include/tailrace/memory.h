@@ -2,16 +2,18 @@
  * memory.h: a source and a sink in memory, scripted by the caller: the test kit of everything above the contracts.
  *
  * The first implementations of source.h and sink.h. They keep every clause and record what the engine did with them. All
- * tr_mem_* functions may be called from any thread; each object has one lock. close (by the contracts) frees.
+ * tr_mem_* functions may be called from any thread; each object has one lock. close (by the contracts) frees: where a pipeline has
+ * taken source or sink, tr_running_free does it, so what was kept is looked at before. A wrong use of the kit ends the process.
  *
  * Source. A lane id is a log of payloads that stays, like a Kafka partition: assigning it makes a lane that reads from a position
- * on, so a restart can be played by assigning it again from what was committed. Positions are the caller's and must rise.
+ * on, so a restart can be played by assigning it again from what was committed, once tr_mem_lane_open says that the one before is closed.
+ * Positions are the caller's and must rise.
  *
  * Sink. Rows are encoded as
- *   row = u32 length, u8 op, u16 flags, u64 version, u32 n, key, u32 n, old key, image (codec/rowimage.h of `after`; else of `before`)
+ *   row = u32 length, u8 op, u16 flags, u64 version, u32 n, key, u32 n, old key, image of the columns (of `after`; else of `before`)
  * and decoded when they are applied. Two things are kept: the sequence of all rows applied, and the state by key, which keeps the
  * higher version (as MONOTONIC promises; without that capability the later row wins); TRUNCATE makes a tombstone of every row below its version. A write consults the script: one outcome per
- * write, in order; without script it succeeds.
+ * write, in order; without script it succeeds. Rows of TR_ENCODED are the program's own bytes: for them the sink counts only (count_only).
  */
 #ifndef TAILRACE_MEMORY_H
 #define TAILRACE_MEMORY_H

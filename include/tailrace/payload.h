@@ -15,7 +15,7 @@ enum {
     TR_PAYLOAD_CHANGE = 1u << 0,   /* meta is a struct tr_change * */
     TR_PAYLOAD_TX_END = 1u << 1,   /* a source transaction ended here */
     TR_PAYLOAD_SNAPSHOT = 1u << 2, /* belongs to no source transaction */
-    TR_PAYLOAD_FRAME = 1u << 3,    /* meta is a struct tr_frame * of the change log (changelog.h) */
+    TR_PAYLOAD_FRAME = 1u << 3,    /* meta is a struct tr_frame * of the change log: tailrace's own */
 };
 
 struct tr_payload {
@@ -23,7 +23,7 @@ struct tr_payload {
     const void *meta;       /* the source's own, borrowed */
     int64_t position;
     int64_t event_time_us;  /* Unix microseconds; 0 unknown */
-    uint32_t key_hash, flags;
+    uint32_t flags;
 };
 
 struct tr_payloads {

@@ -15,6 +15,8 @@
  *             rc = tr_pipeline_source(p, &lines_source_type, &source, &err);
  *         if (rc >= 0)
  *             rc = tr_pipeline_run(&p, &source, chain_new, &shop, &err);
+ *         if (source) // not started
+ *             source->ops->close(source, 0);
  *         tr_pipeline_free(p);
  *         if (rc < 0)
  *             fprintf(stderr, "shop: %s\n", err.msg);
@@ -51,7 +53,7 @@
  *
  * Threads: a tr_pipeline belongs to one; tr_running_stop and tr_running_status may be called from any, the rest of tr_running from one.
  * Nothing of it touches the data path: the chain is called by the engine as its ops say, once per batch.
- * Link with tailrace (pkg-config --static tailrace).
+ * Link with what `pkg-config --libs tailrace` says.
  */
 #ifndef TAILRACE_PIPELINE_H
 #define TAILRACE_PIPELINE_H
@@ -67,18 +69,19 @@ struct tr_running;
 struct tr_output {
     const char *name;             /* of the sink: in the file, logs and metrics */
     const struct tr_sink_type *type;
-    struct tr_sink *sink;         /* instead of type: one made by hand. From a successful call on the pipeline's, which closes it */
+    struct tr_sink *sink;         /* instead of type: one made by hand, of one output. From a successful call on the pipeline's, which closes it. In the file it has the
+                                     tuning of any sink, and no type (or `program`) */
     struct tr_schema *table;      /* a reference is taken */
-    enum tr_target_variant variant;
+    enum tr_target_variant variant; /* MIRROR, for a table with a key, or APPEND */
 };
 
 /* Makes the chain of one pipeline thread, say by what TR_CHAIN made: `return shop_chain_new(def, &shops[thread], ret_ops, ret_chain, err)`. def is filled in but
- * for deserializer, source_transactions and on_skip (which logs, at most every 10 s a line); the function may pass an altered copy on. */
+ * for deserializer and source_transactions; its on_skip logs, at most a line every 10 s. The function may pass an altered copy on. */
 typedef int (*tr_chain_new_fn)(void *arg, const struct tr_chain_def *def, uint32_t thread, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err);
 
-/* name: in logs and metrics. path: NULL: no file, all defaults. */
+/* name: in logs, metrics and positions; 1 to 63 bytes. path: NULL: no file, all defaults. */
 int tr_pipeline_new(const char *name, const char *path, struct tr_pipeline **ret, struct tr_err *err);
-/* As if a file of this text stood at `from`. */
+/* As if a file of this text stood at `from`; for tests. */
 int tr_pipeline_parse(const char *name, const char *text, const char *from, struct tr_pipeline **ret, struct tr_err *err);
 
 /* A section of the program's own. Strings live as long as the pipeline, and what it becomes. */
@@ -91,15 +94,16 @@ uint32_t tr_pipeline_threads(const struct tr_pipeline *p); /* how many chains th
 int tr_pipeline_sink(struct tr_pipeline *p, const struct tr_output *o, struct tr_err *err);
 /* REJECT when there is no first one, or one of that name. */
 int tr_pipeline_add_sink(struct tr_pipeline *p, const struct tr_output *o, struct tr_err *err);
-/* A source out of the section `source`; the caller's until it is given to start or run. */
+/* A source out of the section `source`; the caller's until it is given to start or run, and closed by ops->close if it never is, before the pipeline is freed. One made by
+ * hand is given to them likewise; its settings are in a section of the program's own. */
 int tr_pipeline_source(struct tr_pipeline *p, const struct tr_source_type *type, struct tr_source **ret, struct tr_err *err);
 
 /* Begins. On success *p and *source are NULL and belong to *ret; after a failure they are the caller's still. arg outlives what runs.
  * REJECT: a table does not fit (names table, column and cure), a key of the file that nobody asked for, a setting; RETRY: a sink could not be reached within start_timeout. */
 int tr_pipeline_start(struct tr_pipeline **p, struct tr_source **source, tr_chain_new_fn chain_new, void *arg, struct tr_running **ret, struct tr_err *err);
 /* The whole of a process: start, and wait for SIGTERM or SIGINT (a second one ends the process at once), the source's end, or a failure. 0: ended as asked,
- * all that was read is durable or will be read again. FATAL: failed; start again, from what was committed. *p and *source are NULL afterwards, whatever came of it but a
- * failure to start. */
+ * all that was read is durable or will be read again. FATAL: failed; start again, from what was committed; err->msg names the sink, where one is the reason. *p and *source are
+ * NULL afterwards, whatever came of it but a failure to start. A program that runs several pipelines uses start, and watches for signals itself. */
 int tr_pipeline_run(struct tr_pipeline **p, struct tr_source **source, tr_chain_new_fn chain_new, void *arg, struct tr_err *err);
 struct tr_pipeline *tr_pipeline_free(struct tr_pipeline *p); /* one that was not started */
 

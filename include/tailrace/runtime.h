@@ -1,5 +1,5 @@
 /*
- * pipeline.h: the runtime that moves records from one source through a chain into one or more sinks, at least once.
+ * runtime.h: the runtime that moves records from one source through a chain into one or more sinks, at least once.
  *
  * Threads of one pipeline (each body is `step(now) -> next wake`):
  *   controller        source events, checkpointer, commit ticks, drain, health

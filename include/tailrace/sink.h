@@ -26,7 +26,7 @@
  * UPDATE to the other, and is refused by name where the source left a column unchanged, which only the other shard knows.
  *
  * encode: appends rows [0, n) to out; *ret_done says how many were taken; less than n only together with an error (REJECT by
- * column). finish_chunk: a columnar encoder writes its block. buffered: bytes held inside the encoder.
+ * column); of the row that failed nothing is left in out. finish_chunk: a columnar encoder writes its block. buffered: bytes held inside the encoder.
  *
  * Writers come in two shapes.
  *   blocking    write returns 0 when the batch is *durable at the peer* (SQLite synchronous=FULL, PostgreSQL
@@ -39,10 +39,13 @@
  *   complete    optional, before freezing: fills what the source left unchanged. Called when every earlier batch of the
  *               shard is durable. It may write the bytes of the parts' segments anew, in place and at the very end, when nothing can fail any more.
  *   pipelined   submit returns once the peer's client has accepted the bytes (accepted is not durable). AGAIN: the same call
- *               again, it knows how far it came. reap reports {ticket, rc}: OK = all up to ticket durable; RETRY = all from
- *               ticket on again, in order; REJECT = that one is bad (and, on an ORDERED sink, all later ones failed with it and
+ *               again, it knows how far it came. The batch lives until its ticket was reaped. reap returns how many {ticket, rc} it put
+ *               into v, or AGAIN; err is about the one that failed. OK = all up to ticket durable; RETRY = all from
+ *               ticket on again, in order, and the writer has forgotten them; REJECT = that one is bad (and, on an ORDERED sink, all later ones failed with it and
  *               come again in order). drain: everything submitted is durable or the deadline passed.
  *               abandon: forget everything. interrupt: a blocked call returns soon (any thread).
+ * A writer has the functions of its shape, and free; interrupt and drain may be NULL, if no call blocks for long. check, swap, built and probe of a sink may be NULL: without
+ * swap it builds no SHADOW. A failure is told with err filled in: the engine knows no other reason.
  *
  * Below a ticket a writer may split, slice and renumber as its wire demands; the batch's bytes and tokens never change.
  *

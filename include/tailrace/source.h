@@ -7,8 +7,8 @@
  *
  * Lanes. poll, arm, tend and pause are called by the lane's pipeline thread only, and none of them blocks.
  *   poll   yields up to max payloads, all borrowed until this lane's next poll. One poll has one ack, made by the engine
- *          from `upto`. n may be 0 when only the position moved. AGAIN: nothing now. EOF: the lane has ended: the engine
- *          flushes, waits for its acks, commits and closes it. RETRY: the lane lost its peer and is coming back by itself;
+ *          from `upto`. n may be 0 when only the position moved. AGAIN: nothing now. EOF: the lane has ended, and what was before
+ *          it came in an earlier poll: the engine flushes, waits for its acks, commits and closes it. RETRY: the lane lost its peer and is coming back by itself;
  *          the engine records the error and goes on polling. FATAL fails the pipeline.
  *   arm    after AGAIN: fills ret with the descriptor and/or deadline to wait for. May keep the waker (valid until close)
  *          to announce data from another thread. 1: data is ready already, do not wait.
@@ -18,7 +18,8 @@
  *   close  frees the lane; its payloads die. After REVOKED was answered or the pipeline ended.
  *
  * Positions are int64, increase within (lane, epoch), and are the source's own (an LSN, an offset). `upto` of a poll says:
- * everything at or below it is in this or an earlier poll, or does not exist. Watermarks are contiguous over delivered
+ * everything at or below it is in this or an earlier poll, or does not exist; so it never goes back, which is FATAL: what lies below one that was
+ * committed would never be read again. Watermarks are contiguous over delivered
  * polls, never arithmetic on positions.
  *
  * A commit marker is a payload of its own: TR_PAYLOAD_TX_END, empty value. Payloads of a snapshot carry TR_PAYLOAD_SNAPSHOT;
@@ -36,6 +37,9 @@
  *               or the deadline passed (RETRY); n may be 0 then. Must be cheap otherwise. A source may need a control
  *               store write first; then it happens here. Watermarks never go back within an epoch.
  *   close       frees everything; lanes are closed before it. A revoke during close is answered inline.
+ *
+ * A lane's tend and pause may be NULL, and a source's arm: then its events are asked for every 100 ms. A failure is told with err filled in: the engine
+ * knows no other reason.
  */
 #ifndef TAILRACE_SOURCE_H
 #define TAILRACE_SOURCE_H

@@ -161,6 +161,8 @@ int tr_chain_failed(struct tr_chain *c, struct tr_chain_run *run, uint32_t stage
     if (rc != TR_REJECT || policy == TR_POLICY_FAIL)
         return stop(c, run, stage, rc);
     run->skipped[stage]++;
+    if (run->err->rc >= 0)
+        tr_err_set(run->err, TR_REJECT, TR_DOM_ENGINE, "%s %s gave no reason", c->desc->stages[stage].kind, c->desc->stages[stage].name);
     if (c->def.on_skip)
         c->def.on_skip(c->def.arg, stage, run->payload, run->err);
     run->err->rc = TR_OK; /* said, and over */

@@ -99,13 +99,16 @@ static int sinks(struct filler *f, const struct tr_yaml *root)
 {
     struct tr_config *c = &f->w->cfg;
     const struct tr_yaml *y = tr_yaml_get(root, "sinks");
+    int rc = tr_fill_resolved(&f->fill, "", root, "sinks");
+    if (rc < 0)
+        return rc;
     if (!y || y->kind != TR_YAML_LIST || y->n == 0)
         return tr_fill_bad(&f->fill, y ? y->line : 1, "sinks is missing: a list of at least one sink, each with name and type");
     c->sinks = tr_arena_calloc(&f->w->arena, y->n, sizeof *c->sinks);
     if (!c->sinks)
         return tr_fill_nomem(&f->fill);
     for (size_t i = 0; i < y->n; i++) {
-        int rc = one_sink(f, &y->v[i], &c->sinks[i], i);
+        rc = one_sink(f, &y->v[i], &c->sinks[i], i);
         if (rc < 0)
             return rc;
         for (size_t k = 0; k < i; k++)
@@ -142,6 +145,8 @@ static int all(struct filler *f)
 {
     struct tr_config *c = &f->w->cfg;
     const struct tr_yaml *root = tr_yaml_root(f->w->doc);
+    if (root->null)
+        return tr_fill_bad(&f->fill, 1, "the file is empty; tailrace init writes a working one");
     if (root->kind != TR_YAML_MAP)
         return tr_fill_bad(&f->fill, 1, "the file must hold sections: source, sinks, …; tailrace init writes a working one");
     const char *extra[TR_SEC_COUNT];

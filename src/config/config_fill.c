@@ -171,8 +171,8 @@ static int unknown(struct tr_fill *f, const char *path, const struct tr_yaml *y,
     for (size_t i = 0; i < n_extra && n < TR_ARRAY_LEN(names); i++)
         names[n++] = extra[i];
     const char *near = tr_nearest(tr_slice_str(y->key), names, n);
-    return near ? tr_fill_bad(f, y->key_line, "unknown key %s%s; did you mean %s?", path, y->key, near)
-                : tr_fill_bad(f, y->key_line, "unknown key %s%s; %s", path, y->key, f->more);
+    return near ? tr_fill_bad(f, y->key_line, "unknown key %s%.60s; did you mean %s?", path, y->key, near)
+                : tr_fill_bad(f, y->key_line, "unknown key %s%.60s; %s", path, y->key, f->more);
 }
 
 static const struct tr_field *find(const struct tr_field *v, size_t n, const char *name)
@@ -194,9 +194,6 @@ int tr_fill_map(struct tr_fill *f, const char *path, const struct tr_yaml *map, 
             known = !strcmp(extra[e], y->key);
         if (!known)
             return unknown(f, path, y, tables, n_tables, extra, n_extra);
-        for (size_t k = 0; k < i; k++)
-            if (!strcmp(map->v[k].key, y->key))
-                return tr_fill_bad(f, y->key_line, "%s%s stands twice", path, y->key);
     }
     for (size_t t = 0; t < n_tables; t++)
         for (size_t i = 0; i < tables[t].n; i++) {
@@ -216,6 +213,9 @@ int tr_fill_map(struct tr_fill *f, const char *path, const struct tr_yaml *map, 
 int tr_fill_section(struct tr_fill *f, const struct tr_yaml *root, const char *name, const struct tr_fill_table *table)
 {
     const struct tr_yaml *y = tr_yaml_get(root, name);
+    int rc = tr_fill_resolved(f, "", root, name);
+    if (rc < 0)
+        return rc;
     if (y && y->kind != TR_YAML_MAP && !y->null)
         return tr_fill_bad(f, y->line, "%s is a section: keys below it, indented", name);
     char path[80];
@@ -241,7 +241,7 @@ int tr_fill_name(struct tr_fill *f, const struct tr_yaml *y, size_t index, const
     char path[80];
     snprintf(path, sizeof path, "sinks[%.40s].", name ? name : "?");
     if (y->kind != TR_YAML_MAP)
-        return tr_fill_bad(f, y->line, "each sink is a section with at least name and type");
+        return tr_fill_bad(f, y->line, "each sink is a section that says its name");
     int rc = tr_fill_resolved(f, path, y, "name");
     if (rc < 0)
         return rc;

@@ -101,12 +101,16 @@ static int nomem(struct loader *l)
     return tr_err_set(l->err, TR_NOMEM, TR_DOM_CONFIG, "no memory for the configuration");
 }
 
+#define ALIAS "an alias (*name) is not resolved: write the value out; one that begins with * goes into single quotes"
+
 static int convert(struct loader *l, struct fy_node *n, int depth, struct tr_yaml *to)
 {
     struct tr_arena *a = &l->doc->arena;
     if (depth > DEPTH_MAX)
         return bad(l, line_of(n), "nested too deeply");
     to->line = line_of(n);
+    if (fy_node_is_alias(n))
+        return bad(l, to->line, ALIAS);
     switch (fy_node_get_type(n)) {
     case FYNT_SCALAR: {
         size_t len = 0;
@@ -151,6 +155,8 @@ static int convert(struct loader *l, struct fy_node *n, int depth, struct tr_yam
             struct fy_node *k = fy_node_pair_key(p), *v = fy_node_pair_value(p);
             size_t len = 0;
             const char *s = k && fy_node_get_type(k) == FYNT_SCALAR ? fy_node_get_scalar(k, &len) : NULL;
+            if (k && fy_node_is_alias(k))
+                return bad(l, to->line, ALIAS);
             if (!s)
                 return bad(l, to->line, "a key must be a plain word");
             struct tr_yaml *m = &to->v[to->n];
@@ -198,6 +204,39 @@ static int not_yaml(struct loader *l, const struct fy_diag_error *e)
     return TR_REJECT;
 }
 
+/* Nothing but blanks and comments: no document, and no error either. */
+static bool is_empty(const char *text)
+{
+    for (text += strspn(text, " \t\r\n"); *text == '#'; text += strspn(text, " \t\r\n"))
+        text += strcspn(text, "\n");
+    return !*text;
+}
+
+/* The one document of a file. */
+static int documents(struct loader *l, const char *text, struct fy_parser *parser, struct fy_diag *diag)
+{
+    struct fy_document *one = fy_parse_load_document(parser), *more = one ? fy_parse_load_document(parser) : NULL;
+    struct fy_node *root = one ? fy_document_root(one) : NULL, *next = more ? fy_document_root(more) : NULL;
+    void *first = NULL;
+    const struct fy_diag_error *e = fy_diag_errors_iterate(diag, &first);
+    int rc = TR_OK;
+    if (e)
+        rc = not_yaml(l, e);
+    else if (more)
+        rc = bad(l, next ? line_of(next) : 1, "a second document begins here, and would not be read: a file holds one, without --- in between");
+    else if (!one && !is_empty(text))
+        rc = bad(l, 1, "this is not YAML that can be read: begin with the sections, without % and ---");
+    else if (root)
+        rc = convert(l, root, 0, &l->doc->root);
+    else
+        l->doc->root = (struct tr_yaml){.kind = TR_YAML_SCALAR, .text = "", .null = true, .line = 1};
+    if (more)
+        fy_parse_document_destroy(parser, more);
+    if (one)
+        fy_parse_document_destroy(parser, one);
+    return rc;
+}
+
 /* libfyaml 0.7 never comes back from some bytes that are not UTF-8. 0: all are; else the line of the first that is not. */
 static int not_utf8(const char *text)
 {
@@ -231,21 +270,9 @@ int tr_yaml_parse(const char *text, const char *name, struct tr_yaml_doc **ret, 
     struct fy_diag *diag = fy_diag_create(&dc);
     fy_diag_set_collect_errors(diag, true); /* and print nothing */
     struct fy_parse_cfg pc = {.flags = FYPCF_DEFAULT_DOC, .diag = diag};
-    struct fy_document *fy = fy_document_build_from_string(&pc, text, strlen(text));
-    if (!fy) {
-        void *first = NULL;
-        const struct fy_diag_error *e = fy_diag_errors_iterate(diag, &first);
-        /* nothing but blanks and comments is no document, and no error either */
-        rc = e ? not_yaml(&l, e) : bad(&l, 1, "the file is empty; tailrace init writes a working one");
-    } else {
-        struct fy_node *root = fy_document_root(fy);
-        if (!root)
-            rc = bad(&l, 1, "the file is empty; tailrace init writes a working one");
-        else
-            rc = convert(&l, root, 0, &d->root);
-    }
-    if (fy)
-        fy_document_destroy(fy);
+    struct fy_parser *parser = fy_parser_create(&pc);
+    rc = parser && fy_parser_set_string(parser, text, strlen(text)) == 0 ? documents(&l, text, parser, diag) : nomem(&l);
+    fy_parser_destroy(parser);
     fy_diag_destroy(diag);
     if (rc < 0) {
         tr_yaml_free(d);

@@ -88,13 +88,14 @@ static int find_sink(struct tr_fill *fill, const char *name, const struct tr_yam
 {
     const struct tr_yaml *list = tr_yaml_get(tr_yaml_root(fill->doc), "sinks");
     *ret = NULL;
-    if (!list || list->null)
-        return TR_OK;
+    int rc = tr_fill_resolved(fill, "", tr_yaml_root(fill->doc), "sinks");
+    if (rc < 0 || !list || list->null)
+        return rc;
     if (list->kind != TR_YAML_LIST)
         return tr_fill_bad(fill, list->line, "sinks is a list, each member with a name");
     for (size_t i = 0; i < list->n; i++) {
         const char *is = NULL;
-        int rc = tr_fill_name(fill, &list->v[i], i, &is);
+        rc = tr_fill_name(fill, &list->v[i], i, &is);
         if (rc < 0)
             return rc;
         if (!strcmp(is, name) && *ret)
@@ -117,6 +118,9 @@ int tr_configfile_sink(struct tr_configfile *f, const char *name, const char *ty
         rc = find_sink(&fill, name, &y);
     if (rc >= 0 && y)
         rc = tr_fill_resolved(&fill, path, y, "type");
+    const struct tr_yaml *is = tr_yaml_get(y, "type");
+    if (rc >= 0 && is && is->kind != TR_YAML_SCALAR)
+        rc = tr_fill_bad(&fill, is->line, "%stype is one word", path);
     const char *says = y ? tr_fill_word(y, "type", type) : type;
     if (rc >= 0 && strcmp(says, type) != 0)
         rc = tr_fill_bad(&fill, y->line, "sink %s is a %s in this program, not a %.60s: correct type, or leave it out", name, type, says);
@@ -147,7 +151,7 @@ int tr_configfile_finish(struct tr_configfile *f, struct tr_err *err)
         if (!strcmp(y->key, "sinks") || asked(f->sections, f->n_sections, y->key))
             continue;
         const char *near = tr_nearest(tr_slice_str(y->key), known, f->n_sections + 1);
-        return near ? tr_fill_bad(&fill, y->key_line, "unknown section %s; did you mean %s?", y->key, near) : tr_fill_bad(&fill, y->key_line, "unknown section %s: nothing in this program asks for it", y->key);
+        return near ? tr_fill_bad(&fill, y->key_line, "unknown section %.60s; did you mean %s?", y->key, near) : tr_fill_bad(&fill, y->key_line, "unknown section %.60s: nothing in this program asks for it", y->key);
     }
     const struct tr_yaml *sinks = tr_yaml_get(root, "sinks");
     for (size_t i = 0; sinks && sinks->kind == TR_YAML_LIST && i < sinks->n; i++) {

@@ -35,7 +35,7 @@ static int commit(struct tr_runtime *p, int64_t now_ns, int64_t sync_deadline_ns
         return TR_OK;
     int rc = src->ops->commit(src, p->marks, n, sync_deadline_ns, &err);
     if (rc < 0) {
-        err.rc = rc;
+        tr_pl_answered(&err, rc, "the commit of the source");
         tr_ckpt_on_commit_failed(&p->ckpt, now_ns, COMMIT_RETRY_S * TR_NS_PER_S);
         if (rc == TR_FATAL || rc == TR_FENCED || rc == TR_REJECT)
             tr_pl_fail(p, &err);
@@ -118,8 +118,12 @@ static int reserve_lane(struct tr_runtime *p, struct tr_worker *w)
 
 static int wire(struct tr_runtime *p, const struct tr_event *ev, int64_t now_ns, struct tr_err *err)
 {
-    if (find_lane(p, ev->lane_id))
+    if (!ev->lane)
+        return tr_err_set(err, TR_FATAL, TR_DOM_SOURCE, "the source assigned lane %u without a lane", ev->lane_id);
+    if (find_lane(p, ev->lane_id)) {
+        ev->lane->ops->close(ev->lane); /* ours since the event */
         return tr_err_set(err, TR_FATAL, TR_DOM_SOURCE, "the source assigned lane %u again before it was given back", ev->lane_id);
+    }
     struct tr_worker *w = &p->workers[0];
     for (uint32_t i = 1; i < p->def.tuning.threads; i++)
         if (atomic_load(&p->workers[i].load) < atomic_load(&w->load))
@@ -127,12 +131,13 @@ static int wire(struct tr_runtime *p, const struct tr_event *ev, int64_t now_ns,
     struct tr_lane_rt *l = tr_calloc(1, sizeof *l);
     if (!l || reserve_lane(p, w) < 0 || tr_ckpt_begin_epoch(&p->ckpt, ev->lane_id, ev->epoch, now_ns) < 0) {
         tr_free(l);
-        ev->lane->ops->close(ev->lane); /* ours since the event */
+        ev->lane->ops->close(ev->lane);
         return tr_err_set(err, TR_FATAL, TR_DOM_ENGINE, "no memory for lane %u", ev->lane_id);
     }
     l->lane = ev->lane;
     l->id = ev->lane_id;
     l->epoch = ev->epoch;
+    l->upto = INT64_MIN;
     l->worker = w;
     snprintf(l->party.who, sizeof l->party.who, "lane %u", l->id);
     l->trouble.with = &l->party;
@@ -200,7 +205,7 @@ static void take_events(struct tr_runtime *p, int64_t now_ns)
             rc = on_event(p, &ev, now_ns, &err);
         if (rc >= 0)
             continue;
-        err.rc = rc;
+        tr_pl_answered(&err, rc, "the source");
         if (rc == TR_RETRY || rc == TR_NOMEM)
             tr_pl_trouble(p, &p->source_trouble, &err);
         else
@@ -232,7 +237,7 @@ static bool lane_given(struct tr_runtime *p, struct tr_lane_rt *l, int64_t now_n
         return false;
     }
     if (l->answer && (rc = p->def.source->ops->answer(p->def.source, &l->ev, &err)) < 0) {
-        err.rc = rc;
+        tr_pl_answered(&err, rc, "the source");
         if (rc == TR_RETRY || rc == TR_NOMEM)
             tr_pl_trouble(p, &p->source_trouble, &err);
         else

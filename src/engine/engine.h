@@ -233,6 +233,7 @@ struct tr_lane_rt {
     struct tr_payloads cur;
     uint32_t next;
     bool pending, blocked, not_ready, ended, flushed;
+    int64_t upto;                   /* of its polls, the highest; INT64_MIN: none said one */
     int64_t tended_ns, hold_ns;
     int64_t well_ns;                /* when its last trouble was over; 0: it had none */
     int64_t proving_ns;             /* in trouble, and since when polls succeed; 0: they do not */
@@ -320,6 +321,8 @@ struct tr_runtime {
 
 /* runtime.c */
 void tr_pl_fail(struct tr_runtime *p, const struct tr_err *err); /* any thread; the first one counts */
+/* What `who` answered is told as rc, and never without a reason: not every author of a connector gives one. */
+void tr_pl_answered(struct tr_err *err, int rc, const char *who);
 void tr_pl_trouble(struct tr_runtime *p, struct tr_trouble *t, const struct tr_err *err);
 void tr_pl_well(struct tr_runtime *p, struct tr_trouble *t);
 void tr_pl_forget(struct tr_runtime *p, struct tr_trouble *t);   /* its reporter ends */

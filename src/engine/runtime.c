@@ -47,6 +47,13 @@ void tr_runtime_tuning_default(struct tr_runtime_tuning *t)
 
 /* ---- troubles and failure -------------------------------------------------------------------------------------------- */
 
+void tr_pl_answered(struct tr_err *err, int rc, const char *who)
+{
+    err->rc = rc;
+    if (!err->msg[0])
+        snprintf(err->msg, sizeof err->msg, "%s answered %s and gave no reason", who, tr_rc_name(rc));
+}
+
 void tr_pl_fail(struct tr_runtime *p, const struct tr_err *err)
 {
     tr_mutex_lock(&p->lock);
@@ -134,7 +141,7 @@ static int check_sink(const struct tr_runtime_def *d, const struct tr_runtime_si
         REFUSE("sink %s: inflight, batch_rows_max, batch_bytes_max, chunk_bytes, queue_chunks, open_chunks_max, open_bytes_max, acks_max and record_bytes_max must not be 0", n);
     if (t->write_timeout_ns <= 0 || t->linger_ns < 0 || t->backoff_min_ns < 0 || t->backoff_max_ns < t->backoff_min_ns)
         REFUSE("sink %s: write_timeout must be above 0, linger not below, and backoff_max not below backoff_min", n);
-    if (t->record_bytes_max > UINT32_MAX / 2 || t->chunk_bytes > UINT32_MAX / 4)
+    if (t->record_bytes_max > UINT64_C(2) << 30 || t->chunk_bytes > UINT64_C(1) << 30)
         REFUSE("sink %s: record_bytes_max is at most 2 GiB and chunk_bytes at most 1 GiB", n);
     if (t->record_bytes_max > d->tuning.max_inflight_bytes)
         REFUSE("sink %s: record_bytes_max %llu exceeds max_inflight %llu: such a row could never be in flight", n, (unsigned long long)t->record_bytes_max,
@@ -413,6 +420,8 @@ int tr_runtime_start(struct tr_runtime *p, struct tr_err *err)
             w->chain = NULL;
             return rc;
         }
+        if (!w->ops)
+            return tr_err_set(err, TR_REJECT, TR_DOM_ENGINE, "pipeline %s: chain_new succeeded and made no chain", p->name);
     }
     p->started = true;
     int rc = start_threads(p, err);

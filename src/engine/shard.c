@@ -158,12 +158,22 @@ static uint64_t lowest_busy(const struct tr_dispatcher *d)
     return r;
 }
 
+static void fail(const struct tr_shard *s, const struct tr_err *err)
+{
+    struct tr_err told = *err, said;
+    tr_err_set(&said, err->rc, err->domain, "sink %s: %s", s->sink->name, err->msg);
+    memcpy(told.msg, said.msg, sizeof told.msg);
+    tr_pl_fail(s->sink->p, &told);
+}
+
 static void on_result(struct tr_shard *s, const struct tr_result *r, int64_t now_ns)
 {
     struct tr_runtime *p = s->sink->p;
     struct tr_err err = {.rc = r->rc};
     if (r->err)
         err = *r->err;
+    if (r->rc < 0)
+        tr_pl_answered(&err, r->rc, s->sink->name);
     uint64_t ticket = r->ticket ? r->ticket : lowest_busy(&s->disp);
     struct tr_ebatch *b = busy_batch(&s->disp, ticket);
     if (r->rc < 0 && b)
@@ -176,7 +186,7 @@ static void on_result(struct tr_shard *s, const struct tr_result *r, int64_t now
     if (r->resync) /* even if the ticket is history: what was handed over behind it was dropped */
         tr_dispatcher_on_forgotten(&s->disp, r->ticket, INT64_MIN);
     if (!b && r->rc < 0 && r->rc != TR_RETRY && r->rc != TR_REJECT && r->rc != TR_STALE)
-        tr_pl_fail(p, &err);
+        fail(s, &err);
 }
 
 static bool take_results(struct tr_shard *s, int64_t now_ns)
@@ -319,17 +329,17 @@ static void on_rejected(struct tr_shard *s, struct tr_ebatch *b)
         forget_later(s);
     enum tr_reject_answer answer = TR_REJECT_FAIL;
     if (b->sealed.n_parts > 1 && (err.code < 0 || err.code >= (int64_t)b->sealed.n_parts))
-        tr_err_set(&err, TR_FATAL, TR_DOM_ENGINE, "sink %s refused a batch without saying which of its %u parts: %s", s->sink->name, b->sealed.n_parts, b->err.msg);
+        tr_err_set(&err, TR_FATAL, TR_DOM_ENGINE, "a batch was refused without saying which of its %u parts: %s", b->sealed.n_parts, b->err.msg);
     else if (refuse(s->sink, b->sealed.parts[part].target, &err) < 0)
-        tr_err_set(&err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory to note a refused table", s->sink->name);
+        tr_err_set(&err, TR_FATAL, TR_DOM_ENGINE, "no memory to note a refused table");
     else if (p->def.on_reject)
         answer = p->def.on_reject(p->def.arg, s->sink->index, b->sealed.parts[part].target, b->part_first[part], &err);
     if (answer == TR_REJECT_DROP && tr_ebatch_drop_part(b, part) < 0) {
-        tr_err_set(&err, TR_FATAL, TR_DOM_ENGINE, "sink %s: no memory to write a batch without its refused part", s->sink->name);
+        tr_err_set(&err, TR_FATAL, TR_DOM_ENGINE, "no memory to write a batch without its refused part");
         answer = TR_REJECT_FAIL;
     }
     if (answer == TR_REJECT_FAIL)
-        tr_pl_fail(p, &err); /* the batch stays where it is and fails with the teardown */
+        fail(s, &err); /* the batch stays where it is and fails with the teardown */
     else if (tr_list_empty(&b->items))
         tr_dispatcher_on_dropped(&s->disp, b);
     else
@@ -363,7 +373,7 @@ static bool act(struct tr_shard *s, int64_t now_ns)
             tr_dispatcher_on_rebind_failed(&s->disp, b, TR_REJECT);
         return true;
     case TR_DISP_ACT_FAIL:
-        tr_pl_fail(s->sink->p, &b->err);
+        fail(s, &b->err);
         return true;
     }
     return false;

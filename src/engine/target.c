@@ -52,7 +52,8 @@ static void carry_out(struct tr_sink_rt *k, struct tr_target_ent *e)
                      : k->sink->ops->bind(k->sink, e->schema, (enum tr_target_variant)e->key.variant, e->key.snapshot_id, deadline, &t, &err);
     bool later = e->swap && rc == TR_NOT_READY; /* nothing was done: who asked has others to go on with, and asks again */
     bool again = rc < 0 && comes_again(rc) && !later, fatal = rc < 0 && !again && !later && rc != TR_REJECT;
-    err.rc = rc;
+    if (rc < 0)
+        tr_pl_answered(&err, rc, k->name);
     tr_mutex_lock(&k->lock);
     if (again) {
         e->not_before_ns = backoff(k, e->attempt++, &err);
@@ -139,7 +140,7 @@ static void probe(struct tr_sink_rt *k, int64_t now_ns)
             tr_oslog_fields(TR_OSLOG_INFO, "engine", TR_OSLOG_F({"pipeline", k->p->name}, {"sink", k->name}), "sink is reachable");
         return;
     }
-    err.rc = rc;
+    tr_pl_answered(&err, rc, k->name);
     k->probe_ns = backoff(k, k->probe_attempt++, &err);
     tr_pl_trouble(k->p, &k->trouble, &err);
     if (rc == TR_FATAL || rc == TR_FENCED)

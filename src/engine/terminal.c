@@ -196,10 +196,10 @@ static void chunk_idle(struct tr_out *o, struct open_chunk *c)
 static void ship(struct tr_out *o, struct open_chunk *c, uint8_t flags)
 {
     struct tr_msg *m = c->msg;
-    struct tr_err err;
+    struct tr_err err = {0};
     uint32_t shard = c->shard;
     if (c->enc->ops->finish_chunk && c->enc->ops->finish_chunk(c->enc, &m->seg->buf, &err) < 0) {
-        err.rc = TR_FATAL;
+        tr_pl_answered(&err, TR_FATAL, o->k->name);
         tr_pl_fail(o->w->p, &err);
     }
     size_t n = m->seg->buf.n, cap = 4096;

@@ -1,5 +1,7 @@
 #include "engine.h"
 
+#include <inttypes.h>
+
 #include <tailrace/oslog.h>
 
 #include "alloc.h"
@@ -37,7 +39,7 @@ static void set_blocked(struct tr_lane_rt *l, bool on)
 static void push_failed(struct tr_worker *w, struct tr_lane_rt *l, int rc, struct tr_err *err)
 {
     if (err->rc >= 0)
-        tr_err_set(err, rc < 0 ? rc : TR_FATAL, TR_DOM_ENGINE, "the chain failed on lane %u without a reason", l->id);
+        tr_pl_answered(err, rc < 0 ? rc : TR_FATAL, "the chain");
     tr_pl_fail(w->p, err);
     tr_ack_fail(l->cur.ack);
     tr_ack_unref(l->cur.ack);
@@ -79,8 +81,7 @@ static void lane_begin(struct tr_worker *w, struct tr_lane_rt *l)
 {
     uint64_t seq = atomic_load_explicit(&l->issued, memory_order_relaxed);
     int64_t upto = l->cur.upto;
-    if (l->cur.n == 0 && upto == INT64_MIN)
-        return;
+    l->upto = TR_MAX(l->upto, upto);
     struct tr_ack *a;
     if (tr_ack_new(&w->p->acks, l->id, l->epoch, seq, upto, &a) < 0) {
         struct tr_err err;
@@ -127,6 +128,21 @@ static void lane_well(struct tr_worker *w, struct tr_lane_rt *l)
     tr_pl_well(w->p, &l->trouble);
 }
 
+/* A source that says what cannot be must not lose rows by it: what lies below a position that was committed is never read again. */
+static int lane_check(const struct tr_lane_rt *l, int rc, struct tr_err *err)
+{
+    const struct tr_payloads *in = &l->cur;
+    if (rc == TR_EOF && in->n)
+        return tr_err_set(err, TR_FATAL, TR_DOM_SOURCE, "lane %u ended in a poll with %u payloads: a poll that has some answers 0, the next one EOF", l->id, in->n);
+    if (rc < 0)
+        return rc;
+    if (in->n && !in->v)
+        return tr_err_set(err, TR_FATAL, TR_DOM_SOURCE, "lane %u said that a poll has %u payloads, and gave none", l->id, in->n);
+    if (in->upto != INT64_MIN && in->upto < l->upto)
+        return tr_err_set(err, TR_FATAL, TR_DOM_SOURCE, "lane %u went back: a poll up to %" PRId64 " after one up to %" PRId64, l->id, in->upto, l->upto);
+    return !in->n && (in->upto == INT64_MIN || in->upto == l->upto) ? TR_AGAIN : rc; /* it says nothing new */
+}
+
 /* True when something came. */
 static bool lane_poll(struct tr_worker *w, struct tr_lane_rt *l)
 {
@@ -134,6 +150,7 @@ static bool lane_poll(struct tr_worker *w, struct tr_lane_rt *l)
     l->cur = (struct tr_payloads){.upto = INT64_MIN};
     int rc = l->lane->ops->poll(l->lane, w->p->def.tuning.poll_max, &l->cur, &err);
     l->tended_ns = w->now_ns;
+    rc = lane_check(l, rc, &err);
     if (rc >= 0) {
         lane_well(w, l);
         lane_begin(w, l);
@@ -149,7 +166,7 @@ static bool lane_poll(struct tr_worker *w, struct tr_lane_rt *l)
         atomic_store(&l->eof, true);
         return true;
     }
-    err.rc = rc;
+    tr_pl_answered(&err, rc, l->party.who);
     if (rc == TR_RETRY || rc == TR_NOMEM) {
         l->hold_ns = w->now_ns + 5 * TR_NS_PER_MS; /* a lane that is always ready to fail must not make us spin */
         lane_failed(w, l, &err);
@@ -171,7 +188,7 @@ static bool chain_flush(struct tr_worker *w, enum tr_flush why)
     w->chain_linger_ns = ret.linger_at_ns;
     if (rc < 0 || ret.state == TR_PUSH_FAILED) {
         if (err.rc >= 0)
-            tr_err_set(&err, rc < 0 ? rc : TR_FATAL, TR_DOM_ENGINE, "the chain failed to flush without a reason");
+            tr_pl_answered(&err, rc < 0 ? rc : TR_FATAL, "the chain");
         tr_pl_fail(w->p, &err);
         return false;
     }

@@ -17,7 +17,7 @@
 static const struct tr_field settings[] = {
     {.name = "threads", .type = TR_F_INT, .def = "1", .min = 1, .max = 256, .offset = F(threads), .help = "Threads that poll, run the chain and encode. More than the source has lanes are idle."},
     {.name = "poll_max", .type = TR_F_INT, .def = "1024", .min = 1, .max = 1 << 20, .unit = "payloads", .offset = F(poll_max), .help = "At most this many payloads in a poll."},
-    {.name = "max_inflight", .type = TR_F_SIZE, .def = "256MiB", .min = MIB, .max = 1024 * GIB, .offset = F(max_inflight), .help = "Memory for rows between the source and the durable write."},
+    {.name = "max_inflight", .type = TR_F_SIZE, .optional = true, .min = MIB, .max = 1024 * GIB, .offset = F(max_inflight), .help = "Memory for rows between the source and the durable write. By default 256MiB for each sink."},
     {.name = "commit_interval", .type = TR_F_DURATION, .def = "5s", .min = 10 * MS, .max = 600 * S, .offset = F(commit_interval_ns), .help = "How often positions are handed to the source; what lies behind them is read again after a crash."},
     {.name = "drain_timeout", .type = TR_F_DURATION, .def = "25s", .min = S, .max = 3600 * S, .offset = F(drain_timeout_ns), .help = "How long a stop may take before unwritten batches are abandoned (and read again at the next start)."},
     {.name = "stalled_fail_after", .type = TR_F_DURATION, .def = "120s", .min = S, .max = 86400 * S, .offset = F(stalled_fail_after_ns), .help = "A position stuck behind a failed batch this long fails the pipeline."},
@@ -38,7 +38,7 @@ static const struct tr_field sink_fields[] = {
     {.name = "batch_rows", .type = TR_F_INT, .def = "100000", .min = 1, .max = 10000000, .unit = "rows", .offset = F(batch_rows), .help = "A batch holds at most about this many rows."},
     {.name = "batch_size", .type = TR_F_SIZE, .def = "16MiB", .min = 64 << 10, .max = 4 * GIB, .offset = F(batch_size), .help = "A batch holds at most about this many bytes."},
     {.name = "chunk_size", .type = TR_F_SIZE, .def = "1MiB", .min = 4 << 10, .max = GIB, .offset = F(chunk_size), .help = "Rows are handed over in chunks of about this size."},
-    {.name = "linger", .type = TR_F_DURATION, .def = "1s", .min = 0, .max = 600 * S, .offset = F(linger_ns), .help = "How long a batch may wait for more rows while rows keep coming; an idle sink writes at once."},
+    {.name = "linger", .type = TR_F_DURATION, .def = "1s", .min = 0, .max = 600 * S, .offset = F(linger_ns), .help = "How long a batch may wait for more rows while rows keep coming; an idle sink writes at once. At least what the sink is made for (ClickHouse: 500ms)."},
     {.name = "write_timeout", .type = TR_F_DURATION, .def = "30s", .min = 100 * MS, .max = 3600 * S, .offset = F(write_timeout_ns), .help = "A write that takes longer is given up and tried again."},
     {.name = "inflight", .type = TR_F_INT, .def = "2", .min = 1, .max = 64, .offset = F(inflight), .help = "Concurrent writes per shard, where the sink keeps the order of a key."},
     {.name = "order_none", .type = TR_F_BOOL, .def = "false", .offset = F(order_none), .help = "Rows of a key may be written in any order: concurrent writes for any sink."},
@@ -75,6 +75,14 @@ static int sections(struct tr_pipeline *p, struct tr_err *err)
     return rc;
 }
 
+static int named(const char *name, struct tr_err *err)
+{
+    const size_t max = sizeof((struct tr_pipeline *)NULL)->name - 1;
+    if (name && *name && strlen(name) <= max)
+        return TR_OK;
+    return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "a pipeline needs a name of 1 to %zu bytes", max);
+}
+
 static int made(const char *name, struct tr_configfile *file, struct tr_pipeline **ret, struct tr_err *err)
 {
     struct tr_pipeline *p = tr_calloc(1, sizeof *p);
@@ -87,6 +95,8 @@ static int made(const char *name, struct tr_configfile *file, struct tr_pipeline
     int rc = sections(p, err);
     if (rc >= 0)
         rc = tr_metrics_new(&p->metrics, err);
+    if (rc >= 0 && p->set.state_dir && !*p->set.state_dir)
+        rc = tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "pipeline.state_dir is empty: name a directory, or leave it out");
     if (rc >= 0 && p->set.state_dir)
         rc = tr_fs_mkdir_p(tr_fs_posix(), p->set.state_dir, err);
     if (rc < 0) {
@@ -100,14 +110,18 @@ static int made(const char *name, struct tr_configfile *file, struct tr_pipeline
 int tr_pipeline_new(const char *name, const char *path, struct tr_pipeline **ret, struct tr_err *err)
 {
     struct tr_configfile *file = NULL;
-    int rc = path ? tr_configfile_load(path, &file, err) : tr_configfile_parse("{}", name, &file, err);
+    int rc = named(name, err);
+    if (rc >= 0)
+        rc = path ? tr_configfile_load(path, &file, err) : tr_configfile_parse("{}", name, &file, err);
     return rc < 0 ? rc : made(name, file, ret, err);
 }
 
 int tr_pipeline_parse(const char *name, const char *text, const char *from, struct tr_pipeline **ret, struct tr_err *err)
 {
     struct tr_configfile *file = NULL;
-    int rc = tr_configfile_parse(text, from, &file, err);
+    int rc = named(name, err);
+    if (rc >= 0)
+        rc = tr_configfile_parse(text, from, &file, err);
     return rc < 0 ? rc : made(name, file, ret, err);
 }
 
@@ -150,9 +164,15 @@ static int fits(const struct tr_pipeline *p, const struct tr_output *o, struct t
         return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "pipeline %s: output %u needs a name, a table, and either a type or a sink", p->name, p->n_outputs);
     if (p->n_outputs == TR_CHAIN_OUTPUTS_MAX)
         return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "pipeline %s: a chain has at most %d outputs", p->name, TR_CHAIN_OUTPUTS_MAX);
-    for (uint32_t i = 0; i < p->n_outputs; i++)
+    if (o->variant == TR_TARGET_MIRROR && !o->table->n_key)
+        return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "sink %s: a mirror keeps one row per key, and table %s.%s has none: give its columns key_pos, or the output the variant TR_TARGET_APPEND", o->name,
+                          o->table->ns, o->table->name);
+    for (uint32_t i = 0; i < p->n_outputs; i++) {
         if (!strcmp(p->outputs[i].name, o->name))
             return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "pipeline %s: there is a sink %s already: give each output a name of its own", p->name, o->name);
+        if (o->sink == p->outputs[i].sink)
+            return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "pipeline %s: sinks %s and %s are one struct tr_sink: make one for each output", p->name, p->outputs[i].name, o->name);
+    }
     if (o->type && o->type->abi != TR_COMPONENT_ABI)
         return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "sink %s: type %s was built for another version of tailrace (ABI %u, here %d): build it again", o->name, o->type->name, o->type->abi, TR_COMPONENT_ABI);
     return TR_OK;

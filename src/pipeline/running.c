@@ -10,7 +10,10 @@
 #include "proc.h"
 #include "runtime_json.h"
 
-enum { BIND_TIMEOUT_S = 30 };
+/* A stop is noticed between two tries: a peer that says nothing must not hold it up for long, a CREATE TABLE may. */
+#define INFLIGHT_PER_SINK (UINT64_C(256) << 20)
+
+enum { PROBE_TIMEOUT_S = 5, BIND_TIMEOUT_S = 30 };
 
 struct tr_running {
     struct tr_pipeline *p;
@@ -26,11 +29,24 @@ struct tr_running {
 
 /* ---- before a record is read ---- */
 
-static int ready(struct pl_output *o, int64_t deadline_ns, struct tr_err *err)
+/* At least a second, at most so many, and no longer than there is. */
+static int64_t deadline(int64_t until_ns, int64_t most_s)
+{
+    int64_t now = tr_now_ns();
+    return TR_MAX(now + TR_NS_PER_S, TR_MIN(until_ns, now + most_s * TR_NS_PER_S));
+}
+
+/* err->msg says why in any case. */
+static int ready(struct pl_output *o, int64_t until_ns, struct tr_err *err)
 {
     struct tr_target *t = NULL;
-    int rc = o->sink->ops->probe(o->sink, deadline_ns, err);
-    return rc < 0 ? rc : o->sink->ops->bind(o->sink, o->table, o->variant, 0, deadline_ns, &t, err);
+    *err = (struct tr_err){0};
+    int rc = o->sink->ops->probe ? o->sink->ops->probe(o->sink, deadline(until_ns, PROBE_TIMEOUT_S), err) : TR_OK;
+    if (rc >= 0)
+        rc = o->sink->ops->bind(o->sink, o->table, o->variant, 0, deadline(until_ns, BIND_TIMEOUT_S), &t, err);
+    if (rc < 0 && !err->msg[0])
+        tr_err_set(err, rc, TR_DOM_SINK, "it answered %s and gave no reason", tr_rc_name(rc));
+    return rc;
 }
 
 /* Until it answers, and its table fits. */
@@ -39,8 +55,7 @@ static int await(struct tr_pipeline *p, struct pl_output *o, int64_t until_ns, b
     int64_t pause_ns = 100 * TR_NS_PER_MS;
     bool told = false;
     for (;;) {
-        int64_t now = tr_now_ns();
-        int rc = ready(o, TR_MAX(now + TR_NS_PER_S, TR_MIN(until_ns, now + BIND_TIMEOUT_S * TR_NS_PER_S)), err);
+        int rc = ready(o, until_ns, err);
         if (rc >= 0)
             return TR_OK;
         if (stopped && stopped())
@@ -89,7 +104,11 @@ static int chain_new(void *arg, uint32_t thread, struct tr_out **outs, uint32_t 
                                      .counters = &r->counters,
                                      .metrics = r->p->metrics,
                                      .pipeline = r->p->name};
-    return r->chain_new(r->arg, &def, thread, ret_ops, ret_chain, err);
+    struct tr_err said = {0};
+    int rc = r->chain_new(r->arg, &def, thread, ret_ops, ret_chain, &said);
+    if (rc < 0)
+        tr_err_set(err, rc, said.domain, "pipeline %s: the chain of thread %u cannot be made: %s", r->p->name, thread, said.msg[0] ? said.msg : tr_rc_name(rc));
+    return rc;
 }
 
 static const char *const state_names[] = {[TR_RT_STARTING] = "starting", [TR_RT_RUNNING] = "running", [TR_RT_DRAINING] = "draining", [TR_RT_STOPPED] = "stopped", [TR_RT_FAILED] = "failed"};
@@ -174,13 +193,17 @@ static int make(struct tr_running *r, struct tr_err *err)
     struct tr_pipeline *p = r->p;
     struct tr_runtime_sink sinks[TR_CHAIN_OUTPUTS_MAX];
     char warning[600];
-    for (uint32_t i = 0; i < p->n_outputs; i++)
-        sinks[i] = (struct tr_runtime_sink){.name = p->outputs[i].name, .sink = p->outputs[i].sink, .tuning = p->outputs[i].tuning};
+    uint64_t max_inflight = p->set.max_inflight ? p->set.max_inflight : p->n_outputs * INFLIGHT_PER_SINK;
+    for (uint32_t i = 0; i < p->n_outputs; i++) {
+        struct tr_sink_tuning *t = &p->outputs[i].tuning;
+        t->record_bytes_max = TR_MIN(t->record_bytes_max, max_inflight);
+        sinks[i] = (struct tr_runtime_sink){.name = p->outputs[i].name, .sink = p->outputs[i].sink, .tuning = *t};
+    }
     struct tr_runtime_def def = {.name = p->name, .source = r->source, .sinks = sinks, .n_sinks = p->n_outputs, .chain_new = chain_new, .arg = r, .metrics = p->metrics};
     tr_runtime_tuning_default(&def.tuning);
     def.tuning.threads = (uint32_t)p->set.threads;
     def.tuning.poll_max = (uint32_t)p->set.poll_max;
-    def.tuning.max_inflight_bytes = p->set.max_inflight;
+    def.tuning.max_inflight_bytes = max_inflight;
     def.tuning.commit_interval_ns = p->set.commit_interval_ns;
     def.tuning.drain_timeout_ns = p->set.drain_timeout_ns;
     def.tuning.stalled_fail_after_ns = p->set.stalled_fail_after_ns;
@@ -190,7 +213,7 @@ static int make(struct tr_running *r, struct tr_err *err)
     return rc;
 }
 
-/* Everything but what pipeline and source are. */
+/* Ends and frees what was made of pipeline and source, but not those. */
 static struct tr_running *undo(struct tr_running *r)
 {
     if (r->started) {
@@ -206,6 +229,8 @@ static struct tr_running *undo(struct tr_running *r)
 int tr_running_begin(struct tr_pipeline **p, struct tr_source **source, tr_chain_new_fn make_chain, void *arg, bool (*stopped)(void), struct tr_running **ret, struct tr_err *err)
 {
     struct tr_pipeline *d = *p;
+    if (!d || !*source || !make_chain)
+        return tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "a pipeline is started with a source and a chain, and once: pipeline, source or chain_new is NULL");
     int rc = d->n_outputs ? tr_configfile_finish(d->file, err) : tr_err_set(err, TR_REJECT, TR_DOM_CONFIG, "pipeline %s has no sink: tr_pipeline_sink gives it one", d->name);
     int64_t until = tr_deadline_ns(tr_now_ns(), d->set.start_timeout_ns);
     for (uint32_t i = 0; i < d->n_outputs && rc >= 0; i++)
@@ -235,16 +260,26 @@ int tr_running_begin(struct tr_pipeline **p, struct tr_source **source, tr_chain
 
 int tr_pipeline_start(struct tr_pipeline **p, struct tr_source **source, tr_chain_new_fn make_chain, void *arg, struct tr_running **ret, struct tr_err *err)
 {
-    return tr_running_begin(p, source, make_chain, arg, NULL, ret, err);
+    struct tr_err unasked;
+    return tr_running_begin(p, source, make_chain, arg, NULL, ret, err ? err : &unasked);
 }
 
 int tr_pipeline_run(struct tr_pipeline **p, struct tr_source **source, tr_chain_new_fn make_chain, void *arg, struct tr_err *err)
 {
     struct tr_running *r = NULL;
+    struct tr_err unasked;
+    if (!err)
+        err = &unasked;
     tr_proc_catch_stop();
     int rc = tr_running_begin(p, source, make_chain, arg, tr_proc_stop_asked, &r, err);
+    if (rc == TR_EOF) { /* asked to end before it began: as after any end */
+        (*source)->ops->close(*source, 0);
+        *source = NULL;
+        *p = tr_pipeline_free(*p);
+        return TR_OK;
+    }
     if (rc < 0)
-        return rc == TR_EOF ? TR_OK : rc;
+        return rc;
     while (!tr_running_join(r, tr_now_ns() + 50 * TR_NS_PER_MS))
         if (tr_proc_stop_asked())
             tr_running_stop(r);

@@ -1,4 +1,4 @@
-/* No memory: definitions, codecs, configuration, DDL, change log, control stores and the decoder of the replication stream (nomem_kit.h). Threads: nomem_threads.c. */
+/* No memory: definitions, codecs, configuration, the builder, DDL, change log, control stores and the decoder of the replication stream (nomem_kit.h). Threads: nomem_threads.c. */
 #include "nomem_kit.h"
 
 #include <malloc.h>
@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <tailrace/connectors.h>
+#include <tailrace/pipeline.h>
 
 #include "changelog_kit.h"
 #include "check.h"
@@ -163,6 +164,52 @@ static int configuration(void *arg, struct tr_err *err)
         WITH(bare(tr_config_document(&registry, (enum tr_config_doc)form, &out), err));
     tr_buf_done(&out);
     tr_config_free(c);
+    return rc;
+}
+
+/* ---- the builder of C programs, up to its start (nomem_threads.c has what runs) ---- */
+
+static void source_close(struct tr_source *s, int64_t deadline_ns)
+{
+    (void)deadline_ns;
+    free(s);
+}
+
+static const struct tr_source_ops source_ops = {.close = source_close};
+
+static int source_new(const void *unused, const struct tr_component_env *env, struct tr_source **ret, struct tr_err *err)
+{
+    (void)unused;
+    (void)env;
+    (void)err;
+    *ret = malloc(sizeof **ret);
+    assert_non_null(*ret);
+    (*ret)->ops = &source_ops;
+    return TR_OK;
+}
+
+static const struct tr_source_type source_type = {.abi = TR_COMPONENT_ABI, .name = "none", .help = "", .options_size = 8, .source_new = source_new};
+
+static int builder(void *arg, struct tr_err *err)
+{
+    static const struct tr_field fields[] = {{.name = "words", .type = TR_F_LIST, .offset = 0, .help = "Words."}};
+    struct tr_strv words = {0};
+    struct tr_pipeline *p = NULL;
+    struct tr_source *source = NULL;
+    int rc = tr_pipeline_parse("shop", "shop: {words: [a, b]}\nsinks: [{name: a, path: x.db}, {name: b, path: y.db}]\n", "shop.yaml", &p, err);
+    if (rc >= 0)
+        rc = tr_pipeline_section(p, "shop", fields, 1, &words, err);
+    if (rc >= 0)
+        rc = tr_pipeline_sink(p, &(struct tr_output){.name = "a", .type = &tr_sqlite_sink_type, .table = arg}, err);
+    if (rc >= 0)
+        rc = tr_pipeline_add_sink(p, &(struct tr_output){.name = "b", .type = &tr_sqlite_sink_type, .table = arg}, err);
+    if (rc >= 0)
+        rc = tr_pipeline_source(p, &source_type, &source, err);
+    if (rc >= 0)
+        assert_int_equal(words.n, 2);
+    if (source)
+        source->ops->close(source, 0);
+    tr_pipeline_free(p);
     return rc;
 }
 
@@ -638,6 +685,17 @@ static void test_configuration(void **state)
     nomem_every(&(struct nomem_case){.what = "configuration", .run = configuration});
 }
 
+static void test_builder(void **state)
+{
+    const struct tr_column id = {.name = "id", .source_type = "bigint", .type = TR_TYPE_INT64, .not_null = true, .key_pos = 1, .precision = -1};
+    const struct tr_schema_def d = {.table_id = 1, .version = 1, .ns = "x", .name = "t", .no_key_reason = "", .columns = &id, .n_columns = 1};
+    struct tr_schema *s = NULL;
+    (void)state;
+    assert_int_equal(tr_schema_new(&d, &s, NULL), TR_OK);
+    nomem_every(&(struct nomem_case){.what = "builder", .arg = s, .run = builder});
+    tr_schema_unref(s);
+}
+
 static void test_ddl(void **state)
 {
     (void)state;
@@ -707,6 +765,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codecs),         cmocka_unit_test(test_configuration), cmocka_unit_test(test_ddl),    cmocka_unit_test(test_log),
         cmocka_unit_test(test_control_memory), cmocka_unit_test(test_control_sqlite), cmocka_unit_test(test_decode), cmocka_unit_test(test_clickhouse),
+        cmocka_unit_test(test_builder),
     };
     corpus = argc > 1 ? argv[1] : ".";
     if (sqlite3_config(SQLITE_CONFIG_MALLOC, &lite_memory) != SQLITE_OK || sqlite3_initialize() != SQLITE_OK)

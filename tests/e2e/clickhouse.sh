@@ -95,3 +95,14 @@ tr_ch() {
     fi
     cat "$TR_TMP/ch-$name/answer"
 }
+
+# tr_chproxy NAME: a proxy in front of a server that meddles with INSERTs as the file $CHPROXY_MODE says (chproxy.py), and notes them in $CHPROXY_INSERTS. At $CHPROXY_URL.
+tr_chproxy() {
+    local port
+    port=$(tr_free_port)
+    CHPROXY_MODE=$TR_TMP/mode CHPROXY_INSERTS=$TR_TMP/inserts CHPROXY_URL=http://127.0.0.1:$port
+    echo pass >"$CHPROXY_MODE"
+    : >"$CHPROXY_INSERTS"
+    tr_spawn chproxy python3 "$TR_E2E_DIR/chproxy.py" "$port" "$(tr_get CH_PORT "$1")" "$CHPROXY_MODE" "$CHPROXY_INSERTS"
+    tr_wait_until 10 "curl -s $CHPROXY_URL/ping >/dev/null" || tr_fail 'the proxy does not answer'
+}

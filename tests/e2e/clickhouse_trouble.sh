@@ -13,14 +13,8 @@ TR_CH_USERS='<reader><password></password><profile>default</profile><quota>defau
 tr_ch_start 26 ch
 TT_CH=ch
 tt_start 15
-port=$(tr_free_port)
-mode=$TR_TMP/mode
-inserts=$TR_TMP/inserts
-echo pass >"$mode"
-: >"$inserts"
-tr_spawn chproxy python3 "$TR_E2E_DIR/chproxy.py" "$port" "$CH_PORT_ch" "$mode" "$inserts"
-tr_wait_until 10 "curl -s http://127.0.0.1:$port/ping >/dev/null" || tr_fail 'the proxy does not answer'
-TT_CH_URLS=http://127.0.0.1:$port
+tr_chproxy ch
+mode=$CHPROXY_MODE inserts=$CHPROXY_INSERTS TT_CH_URLS=$CHPROXY_URL
 TT_CLICKHOUSE='write_timeout: 3s'
 tt_sql 'create table t (id int primary key, n int, v text)' "insert into t select g, 0, 'v' from generate_series(1, 500) g" 'create table o (id int primary key, v text)' "insert into o values (1, 'v')"
 tt_config

@@ -8,7 +8,7 @@ set -euo pipefail
 # shellcheck source=tests/e2e/tailrace.sh
 . "$(dirname "${BASH_SOURCE[0]}")/tailrace.sh"
 
-types() { python3 "$TR_E2E_DIR/types.py" "$1" --source "$TT_SHOP" "${@:2}" || exit 1; }
+types() { python3 "$TR_E2E_DIR/type_values.py" "$1" --source "$TT_SHOP" "${@:2}" || exit 1; }
 # Settings of the databases that would change what is printed or read must not matter. Money in a locale of its own, which Debian does not make by itself.
 mkdir "$TR_TMP/locales"
 localedef -i de_DE -f UTF-8 "$TR_TMP/locales/de_DE.UTF-8"

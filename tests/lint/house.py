@@ -9,6 +9,7 @@
   floors      a room's meson.build names only rooms of lower floors
   prefix      every function with external linkage is tr_*
   size        no C file, header or script over 1,000 lines
+  python      no script is named like a module of Python's own, which those beside it would import in its place
   marks       nothing is left marked as unfinished
   paths       no path of somebody's own workplace
   generated   docs/generated/ is what the program prints today
@@ -233,6 +234,12 @@ class House:
                 if lines > LINES_MAX:
                     self.find("size", name, lines, "{} lines, more than {}: split it".format(lines, LINES_MAX))
 
+    def python(self):
+        for name in self.files:
+            stem, ending = os.path.splitext(os.path.basename(name))
+            if ending == ".py" and stem in sys.stdlib_module_names:
+                self.find("python", name, 1, "Python has a module {}: give it another name".format(stem))
+
     def text(self):
         for name in self.files:
             if not TEXT.search("/" + name) or name == "LICENSE" or name.startswith(("tests/fuzz/corpus/", "tests/data/")):
@@ -277,7 +284,7 @@ class House:
                         self.find("faults", name, number, "no end-to-end test kills at fault point {0}: {0}=kill:N in tests/e2e/traps_kill.sh".format(point))
 
     def check(self):
-        for rule in (self.banned, self.include, self.floors, self.prefix, self.size, self.text, self.generated, self.faults):
+        for rule in (self.banned, self.include, self.floors, self.prefix, self.size, self.python, self.text, self.generated, self.faults):
             rule()
         return self.findings
 

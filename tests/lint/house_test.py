@@ -51,6 +51,7 @@ BAD = [
     ("prefix", "src/base/a.c", "int\nloose(int a,\n    int b)\n{\n    return a + b;\n}\n", "loose() is neither static nor tr_*"),
     ("prefix", "src/base/a.c", "struct s *loose(void)\n{\n    return 0;\n}\n", "loose() is neither static nor tr_*"),
     ("size", "src/base/a.c", "\n" * 1001, "1001 lines"),
+    ("python", "tests/e2e/types.py", "x = 1\n", "Python has a module types"),
     ("marks", "src/base/a.h", "/* TO" + "DO later */\n", "TO" + "DO"),
     ("marks", "docs/a.md", "X" * 3 + " here\n", "X" * 3),
     ("paths", "scripts/y.sh", "cd /wo" + "rk/main\n", "workplace"),

@@ -460,6 +460,9 @@ static void test_every_stage_and_its_counters(void **state)
     assert_string_equal(r.skip.msg, "200 is too much");
     assert_int_equal(r.out[0].ends, 1); /* no transactions at the source: a push is one */
     assert_true(r.ret.linger_at_ns == INT64_MAX);
+    r.u.reject_code = TR_REJECT; /* and no word why */
+    push_all(&r, "300");
+    assert_string_equal(r.skip.msg, "try_map below_100 gave no reason");
     rig_end(&r);
 }
 

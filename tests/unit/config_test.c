@@ -168,6 +168,11 @@ static void not_yaml(void **state)
 {
     (void)state;
     refused("", "empty", "t.yaml:1");
+    refused(SOURCE SINKS "---\nengine: {heartbeat: 1s}\n", "t.yaml:9: a second document", NULL);
+    refused(SOURCE SINKS "--- [\n", "t.yaml:", "not YAML");
+    refused("%YAML 9.9\n---\n" SOURCE SINKS, "t.yaml:1", "not YAML");
+    refused("source: &s {dsn: x, tables: [a]}\nengine: *s\n" SINKS, "t.yaml:2: an alias (*name) is not resolved", NULL);
+    refused("source: {dsn: *nowhere, tables: [a]}\n" SINKS, "an alias (*name) is not resolved", NULL);
     refused("# nothing yet\n\n", "empty", NULL);
     refused("source: [\n", "not YAML", "t.yaml:2:1: this is not YAML: flow sequence without a closing bracket; close what");
     refused(SOURCE "  dsn: x\n" SINKS, "t.yaml:4:3: this is not YAML: duplicate key; a key may stand once", NULL);
@@ -198,6 +203,8 @@ static void interpolation(void **state)
     assert_string_equal(c->root.state_dir, "x: {y}\n- z");
     tr_config_free(c);
     refused("state_dir: ${TR_TEST_NONE}\n" SOURCE SINKS, "t.yaml:1", "TR_TEST_NONE");
+    refused(SOURCE SINKS "engine: ${TR_TEST_NONE}\n", "t.yaml:8: engine needs the environment variable TR_TEST_NONE", NULL);
+    refused(SOURCE "sinks: ${TR_TEST_NONE}\n", "t.yaml:4: sinks needs the environment variable TR_TEST_NONE", NULL);
     refused("state_dir: ${TR_TEST_EMPTY}\n" SOURCE SINKS, "TR_TEST_EMPTY", NULL);
     refused("state_dir: ${TR_TEST_HOST\n" SOURCE SINKS, "without its }", NULL);
     refused("state_dir: ${}\n" SOURCE SINKS, "needs the name", NULL);

@@ -253,6 +253,117 @@ static void test_a_sink_is_probed_until_it_answers(void **state)
     kit_end(&k);
 }
 
+/* ---- a source that says what cannot be ---- */
+
+enum wrong { WRONG_EOF, WRONG_BACK, WRONG_NULL, WRONG_SILENT, WRONG_EMPTY, WRONG_SAME, WRONG_NO_LANE, WRONG_TWICE, WRONG_COMMIT, WRONG_EVENT };
+
+struct wrong_source {
+    struct tr_source spi; /* first */
+    struct tr_lane lane, again;
+    enum wrong how;
+    uint32_t events;
+    _Atomic uint32_t polls, closed;
+};
+
+static struct wrong_source *wrong_of(struct tr_lane *l)
+{
+    return l->epoch == 1 ? tr_container_of(l, struct wrong_source, lane) : tr_container_of(l, struct wrong_source, again);
+}
+
+static int wrong_poll(struct tr_lane *l, uint32_t max, struct tr_payloads *ret, struct tr_err *err)
+{
+    static const struct tr_payload one = {.value = TR_SLICE_LIT("x"), .position = 9};
+    struct wrong_source *s = wrong_of(l);
+    uint32_t n = s->polls++;
+    (void)max;
+    (void)err;
+    *ret = (struct tr_payloads){.v = s->how == WRONG_NULL ? NULL : &one, .n = 1, .upto = n ? 8 : 9};
+    if (s->how == WRONG_EMPTY || s->how == WRONG_SAME)
+        *ret = (struct tr_payloads){.upto = s->how == WRONG_SAME ? 9 : INT64_MIN};
+    if ((s->how == WRONG_COMMIT || s->how == WRONG_TWICE) && n)
+        return TR_AGAIN;
+    return s->how == WRONG_EOF ? TR_EOF : s->how == WRONG_SILENT ? TR_FATAL : TR_OK;
+}
+
+static int wrong_lane_arm(struct tr_lane *l, struct tr_waker *w, struct tr_wait *ret)
+{
+    (void)l;
+    (void)w;
+    (void)ret;
+    return 0;
+}
+
+static void wrong_lane_close(struct tr_lane *l)
+{
+    wrong_of(l)->closed++;
+}
+
+static const struct tr_lane_ops wrong_lane_ops = {.poll = wrong_poll, .arm = wrong_lane_arm, .close = wrong_lane_close};
+
+static int wrong_event(struct tr_source *spi, struct tr_event *ret, struct tr_err *err)
+{
+    struct wrong_source *s = (struct wrong_source *)spi;
+    uint32_t n = s->events++;
+    (void)err;
+    *ret = (struct tr_event){.kind = TR_EVENT_ASSIGNED, .epoch = n + 1, .lane = s->how == WRONG_NO_LANE ? NULL : n ? &s->again : &s->lane};
+    return s->how == WRONG_EVENT ? TR_FATAL : n > (s->how == WRONG_TWICE) ? TR_AGAIN : TR_OK;
+}
+
+static int wrong_answer(struct tr_source *s, const struct tr_event *ev, struct tr_err *err)
+{
+    (void)s;
+    (void)ev;
+    (void)err;
+    return TR_OK;
+}
+
+static int wrong_commit(struct tr_source *s, const struct tr_watermark *v, size_t n, int64_t sync_deadline_ns, struct tr_err *err)
+{
+    (void)v;
+    (void)n;
+    (void)sync_deadline_ns;
+    (void)err;
+    return ((struct wrong_source *)s)->how == WRONG_COMMIT ? TR_FATAL : TR_OK;
+}
+
+static const struct tr_source_ops wrong_ops = {.poll_event = wrong_event, .answer = wrong_answer, .commit = wrong_commit};
+
+/* Rows that came with EOF, or below a position that may be committed already, would be lost in silence: the pipeline fails by name instead. No failure is
+ * without a reason, every lane is closed, and one that says nothing new for ever is not polled without pause. */
+static void test_a_source_that_says_what_cannot_be(void **state)
+{
+    static const struct {
+        enum wrong how;
+        const char *says; /* NULL: nothing is wrong */
+        uint32_t closed;
+    } cases[] = {{WRONG_EOF, "lane 0 ended in a poll with 1 payloads", 1}, {WRONG_BACK, "lane 0 went back: a poll up to 8 after one up to 9", 1}, {WRONG_NULL, "lane 0 said that a poll has 1 payloads, and gave none", 1},
+                 {WRONG_SILENT, "lane 0 answered FATAL and gave no reason", 1}, {WRONG_EMPTY, NULL, 1}, {WRONG_SAME, NULL, 1}, {WRONG_NO_LANE, "assigned lane 0 without a lane", 0},
+                 {WRONG_TWICE, "assigned lane 0 again before it was given back", 2}, {WRONG_COMMIT, "the commit of the source answered FATAL and gave no reason", 1}, {WRONG_EVENT, "the source answered FATAL and gave no reason", 0}};
+    (void)state;
+    for (size_t i = 0; i < TR_ARRAY_LEN(cases); i++) {
+        struct kit k;
+        struct wrong_source s = {.spi = {&wrong_ops}, .lane = {&wrong_lane_ops, 0, 1}, .again = {&wrong_lane_ops, 0, 2}, .how = cases[i].how};
+        kit_init(&k, 1, &plain);
+        k.def.source = &s.spi;
+        kit_start(&k);
+        if (cases[i].says) {
+            assert_true(tr_runtime_join(k.p, tr_now_ns() + 10 * SEC));
+            assert_int_equal(kit_status(&k).state, TR_RT_FAILED);
+            if (!strstr(kit_status(&k).error.msg, cases[i].says))
+                fail_msg("'%s' does not say '%s'", kit_status(&k).error.msg, cases[i].says);
+        } else {
+            KIT_UNTIL(s.polls > 2);
+            uint32_t before = s.polls;
+            tr_sleep_ns(200 * MS);
+            assert_in_range(s.polls - before, 0, 40); /* one each 50 ms, were the clock exact */
+            kit_stop(&k);
+            assert_int_equal(kit_status(&k).state, TR_RT_STOPPED);
+        }
+        kit_end(&k);
+        assert_int_equal(s.closed, cases[i].closed);
+    }
+}
+
 static void test_commit_errors_come_again(void **state)
 {
     struct kit k;
@@ -581,6 +692,7 @@ int main(void)
         cmocka_unit_test(test_poll_errors_are_shown_and_pass),
         cmocka_unit_test(test_event_errors_are_shown_and_pass),
         cmocka_unit_test(test_a_sink_is_probed_until_it_answers),
+        cmocka_unit_test(test_a_source_that_says_what_cannot_be),
         cmocka_unit_test(test_commit_errors_come_again),
         cmocka_unit_test(test_eager_commits_do_not_wait),
         cmocka_unit_test(test_back_pressure_bounds_memory),

@@ -230,7 +230,10 @@ static void test_outputs_are_added_by_their_own_call(void **state)
 {
     (void)state;
     struct tr_err err = {0};
-    struct tr_schema *t = table("words");
+    struct tr_schema *t = table("words"), *keyless = NULL;
+    const struct tr_column word = {.name = "word", .source_type = "text", .type = TR_TYPE_TEXT, .precision = -1};
+    const struct tr_schema_def heap = {.table_id = 2, .version = 1, .ns = "public", .name = "heap", .no_key_reason = "rows are appended", .columns = &word, .n_columns = 1};
+    assert_int_equal(tr_schema_new(&heap, &keyless, &err), TR_OK);
     struct tr_source *source = tr_mem_source_spi(lines(three, 3, true));
     struct tr_running *r = NULL;
     struct tr_pipeline *p = pipeline(QUIET);
@@ -244,6 +247,10 @@ static void test_outputs_are_added_by_their_own_call(void **state)
     assert_int_equal(tr_pipeline_add_sink(p, &(struct tr_output){.name = "a", .type = &sink_type, .table = t}, &err), TR_REJECT);
     assert_non_null(strstr(err.msg, "a name of its own"));
     assert_int_equal(tr_pipeline_add_sink(p, &(struct tr_output){.name = "b", .table = t}, &err), TR_REJECT);
+    assert_int_equal(tr_pipeline_add_sink(p, &(struct tr_output){.name = "b", .sink = tr_mem_sink_spi(made), .table = t}, &err), TR_REJECT);
+    assert_non_null(strstr(err.msg, "sinks a and b are one struct tr_sink"));
+    assert_int_equal(tr_pipeline_add_sink(p, &(struct tr_output){.name = "b", .type = &sink_type, .table = keyless}, &err), TR_REJECT);
+    assert_non_null(strstr(err.msg, "a mirror keeps one row per key, and table public.heap has none"));
     assert_int_equal(tr_pipeline_add_sink(p, &(struct tr_output){.name = "b", .type = &sink_type, .table = t}, &err), TR_OK);
 
     /* A chain of one output does not fit two sinks: said when it starts. */
@@ -253,6 +260,52 @@ static void test_outputs_are_added_by_their_own_call(void **state)
     assert_non_null(source);
     close_source(source);
     tr_pipeline_free(p);
+    tr_schema_unref(t);
+    tr_schema_unref(keyless);
+}
+
+static int no_chain(void *arg, const struct tr_chain_def *def, uint32_t thread, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err)
+{
+    (void)def;
+    (void)thread;
+    (void)ret_ops;
+    (void)ret_chain;
+    (void)err;
+    return *(const int *)arg;
+}
+
+/* What cannot run is refused by name, whether or not anybody wants to know why, and belongs to its owner as before. */
+static void test_what_is_not_there(void **state)
+{
+    (void)state;
+    struct tr_schema *t = table("words");
+    struct tr_source *source = tr_mem_source_spi(lines(three, 3, true)), *none = NULL;
+    struct tr_running *r = NULL;
+    struct tr_pipeline *p = NULL;
+    struct tr_err err = {0};
+    assert_int_equal(tr_pipeline_new(NULL, NULL, &p, &err), TR_REJECT);
+    assert_int_equal(tr_pipeline_new("", NULL, &p, &err), TR_REJECT);
+    assert_non_null(strstr(err.msg, "a name"));
+    assert_int_equal(tr_pipeline_start(&p, &source, one_chain, NULL, &r, &err), TR_REJECT);
+    p = pipeline(QUIET);
+    assert_int_equal(tr_pipeline_sink(p, &(struct tr_output){.name = "kept", .type = &sink_type, .table = t}, NULL), TR_OK);
+    assert_int_equal(tr_pipeline_start(&p, &none, one_chain, NULL, &r, &err), TR_REJECT);
+    assert_int_equal(tr_pipeline_start(&p, &source, NULL, NULL, &r, &err), TR_REJECT);
+    assert_non_null(strstr(err.msg, "NULL"));
+    snprintf(err.msg, sizeof err.msg, "what another call said");
+    assert_int_equal(tr_pipeline_start(&p, &source, no_chain, &(int){TR_REJECT}, &r, &err), TR_REJECT);
+    assert_string_equal(err.msg, "pipeline words: the chain of thread 0 cannot be made: REJECT");
+    assert_int_equal(tr_pipeline_start(&p, &source, no_chain, &(int){TR_OK}, &r, &err), TR_REJECT);
+    assert_non_null(strstr(err.msg, "chain_new succeeded and made no chain"));
+    tr_mem_script_bind(made, TR_REJECT, "", 1);
+    assert_int_equal(tr_pipeline_start(&p, &source, one_chain, NULL, &r, &err), TR_REJECT);
+    assert_string_equal(err.msg, "sink kept: it answered REJECT and gave no reason");
+    tr_mem_script_bind(made, TR_REJECT, "no", 1);
+    assert_int_equal(tr_pipeline_start(&p, &source, one_chain, NULL, &r, NULL), TR_REJECT);
+    tr_mem_script(made, &(struct tr_mem_outcome){.rc = TR_FATAL});
+    assert_int_equal(tr_pipeline_run(&p, &source, one_chain, &(struct counts){0}, NULL), TR_FATAL);
+    assert_null(p);
+    assert_null(source);
     tr_schema_unref(t);
 }
 
@@ -299,6 +352,10 @@ static void test_the_file_is_read_to_its_end(void **state)
     refused(QUIET "source: {path: x}\n", "unknown key source.path");
     refused(QUIET "pipeline: {threads: 0}\n", "pipeline.threads must be between 1 and 256");
     refused("- a\n", "sections");
+    refused(QUIET "sinks: [{name: kept, type: [kept]}]\n", "sinks[kept].type is one word");
+    refused(QUIET "pipeline: {state_dir: ''}\n", "pipeline.state_dir is empty");
+    refused(QUIET "shop: ${TAILRACE_TEST_NOT_SET}\n", "shop needs the environment variable TAILRACE_TEST_NOT_SET");
+    refused(QUIET "sinks: ${TAILRACE_TEST_NOT_SET}\n", "sinks needs the environment variable TAILRACE_TEST_NOT_SET");
 }
 
 static void test_types_of_another_version(void **state)
@@ -319,6 +376,28 @@ static void test_types_of_another_version(void **state)
     assert_non_null(strstr(err.msg, "tailrace run"));
     tr_pipeline_free(p);
     tr_schema_unref(t);
+}
+
+/* What the file may say, the engine takes; a file that says nothing leaves the defaults. */
+static void test_extremes_of_the_file(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {QUIET "pipeline: {max_inflight: 1MiB}\n", QUIET "sinks: [{name: kept, chunk_size: 1GiB}]\n", QUIET "sinks: [{name: kept, chunk_size: 4KiB, batch_size: 64KiB, linger: 0s}]\n"};
+    struct tr_pipeline *empty = NULL;
+    assert_int_equal(tr_pipeline_parse("words", "# nothing\n", "words.yaml", &empty, NULL), TR_OK);
+    tr_pipeline_free(empty);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct tr_err err = {0};
+        struct counts counts = {0};
+        struct tr_schema *t = table("words");
+        struct tr_source *source = tr_mem_source_spi(lines(three, 3, true));
+        struct tr_pipeline *p = pipeline(texts[i]);
+        assert_int_equal(tr_pipeline_sink(p, &(struct tr_output){.name = "kept", .type = &sink_type, .table = t}, &err), TR_OK);
+        if (tr_pipeline_run(&p, &source, one_chain, &counts, &err) < 0)
+            fail_msg("%s: %s", texts[i], err.msg);
+        assert_int_equal(counts.words, 7);
+        tr_schema_unref(t);
+    }
 }
 
 /* ---- it starts only what fits ---- */
@@ -388,7 +467,7 @@ static void test_failure_is_told(void **state)
     struct tr_pipeline *p = with_sink(QUIET, t);
     tr_mem_script(made, &(struct tr_mem_outcome){.rc = TR_FATAL});
     assert_int_equal(tr_pipeline_run(&p, &source, one_chain, &counts, &err), TR_FATAL);
-    assert_true(err.msg[0] != '\0');
+    assert_non_null(strstr(err.msg, "sink kept: ")); /* which of them */
     assert_null(p);
     assert_null(source);
     tr_schema_unref(t);
@@ -418,6 +497,15 @@ static void test_sigterm_drains(void **state)
     tr_thread_join(other);
     assert_null(p);
     assert_int_equal(counts.words, 7);
+
+    /* The stop stays asked: a pipeline that still waits for its sink ends as well, and is nobody's to free. */
+    source = tr_mem_source_spi(lines(three, 3, true));
+    p = with_sink(QUIET, t);
+    tr_mem_script_probe(made, TR_RETRY, 1000);
+    assert_int_equal(tr_pipeline_run(&p, &source, one_chain, &counts, &err), TR_OK);
+    assert_null(p);
+    assert_null(source);
+    assert_int_equal(counts.words, 7);
     tr_schema_unref(t);
 }
 
@@ -428,6 +516,8 @@ int main(void)
         cmocka_unit_test(test_sections_of_the_program),
         cmocka_unit_test(test_outputs_are_added_by_their_own_call),
         cmocka_unit_test(test_the_file_is_read_to_its_end),
+        cmocka_unit_test(test_what_is_not_there),
+        cmocka_unit_test(test_extremes_of_the_file),
         cmocka_unit_test(test_types_of_another_version),
         cmocka_unit_test(test_a_table_that_does_not_fit),
         cmocka_unit_test(test_a_sink_that_is_away),

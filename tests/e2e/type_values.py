@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Every type a column can have, with values at its edges: makes the tables of types.sh, and judges what became of them.
 
-    types.py prepare --source DSN                 # tables and rows that the snapshot reads; fails for a type of pg_type that is not listed here
-    types.py stream --source DSN                  # the same values once more, as INSERT and as UPDATE from value to value
-    types.py judge --source DSN --sqlite FILE --postgres DSN --log FILE --page FILE [--write]
-    types.py tables --source DSN                  # names of the tables, for compare.py
+    type_values.py prepare --source DSN                 # tables and rows that the snapshot reads; fails for a type of pg_type that is not listed here
+    type_values.py stream --source DSN                  # the same values once more, as INSERT and as UPDATE from value to value
+    type_values.py judge --source DSN --sqlite FILE --postgres DSN --log FILE --page FILE [--write]
+    type_values.py tables --source DSN                  # names of the tables, for compare.py
 
 judge: each value must stand in the log (the output of `tailrace log cat`) as the same text from READ, INSERT and UPDATE; and the table of --page
 must be what is found in the mirrors (--write puts it there). That values are equal, row by row, is for compare.py.
@@ -253,7 +253,7 @@ def check_listed(dsn):
                      " AND (c.relkind IS NULL OR c.relkind = 'c') AND t.typnamespace NOT IN ('information_schema'::regnamespace, 'pg_toast'::regnamespace) ORDER BY 1").splitlines()
     missing = [t for t in rows if t not in listed and not t.endswith("[]")]
     if missing or len(rows) < 90:
-        fail(f"types without values in types.py: {missing}")
+        fail(f"types without values in type_values.py: {missing}")
 
 
 def prepare(o):
