@@ -404,10 +404,9 @@ int tr_ch_built(struct ch_sink *s, const struct tr_schema *schema, int64_t deadl
     return rc;
 }
 
-static int nothing(struct ch_sink *s, struct job *j, int64_t deadline_ns, struct tr_err *err)
+static int answers(struct ch_sink *s, int64_t deadline_ns, struct tr_err *err)
 {
     struct tr_buf a = {0};
-    (void)j;
     int rc = tr_ch_say(s, "SELECT 1", "", true, deadline_ns, &a, err);
     tr_buf_done(&a);
     return rc == TR_REJECT || rc == TR_STALE ? TR_RETRY : rc;
@@ -420,7 +419,7 @@ int tr_ch_probe(struct ch_sink *s, int64_t deadline_ns, struct tr_err *err)
         struct tr_err e = {0};
         int rc = tr_ch_connect(s, share(s, deadline_ns), &e);
         if (rc >= 0)
-            rc = nothing(s, NULL, share(s, deadline_ns), &e);
+            rc = answers(s, share(s, deadline_ns), &e);
         atomic_store(&here(s)->away, rc < 0);
         if (rc < 0 && worst >= 0) {
             worst = where(s, rc, &e);
@@ -442,7 +441,7 @@ int tr_ch_swap(struct ch_sink *s, const struct tr_schema *schema, uint64_t snaps
         struct tr_err why = {0};
         struct tr_endpoint *ep = here(s);
         bool away = atomic_load(&ep->away);
-        rc = away ? TR_RETRY : nothing(s, NULL, share(s, deadline_ns), &why);
+        rc = away ? TR_RETRY : answers(s, share(s, deadline_ns), &why);
         atomic_store(&ep->away, rc < 0);
         if (rc < 0)
             return tr_err_set(err, begun ? TR_RETRY : TR_NOT_READY, TR_DOM_SINK, "%s: the new build of table %s.%s waits for %s, which does not answer, and %s%s%s", s->sql.what, schema->ns, schema->name, ep->url,
