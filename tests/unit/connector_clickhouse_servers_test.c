@@ -31,6 +31,7 @@ static struct server {
     const char *dies_at;   /* dead from the statement on that begins so, which is not carried out */
     const char *twice;     /* the next statement that begins so is carried out twice */
     uint32_t dropped;      /* the builds, or the mirrors before them */
+    _Atomic(uint32_t) asked;
 } servers[2];
 
 static struct tr_schema *schema;
@@ -112,6 +113,7 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *p
         return MHD_YES;
     }
     const char *q = tr_buf_cstr(body);
+    s->asked++;
     s->dead |= begins(q, s->dies_at);
     if (!s->dead)
         carry_out(s, q, &out);
@@ -282,7 +284,7 @@ static void test_an_exchange_that_comes_twice(void **state)
 }
 
 /* A table that was bound while the first replica was away, before the second went: it is to be looked at where somebody answers. */
-static void test_what_is_completed_does_not_wait_for_the_replica_that_has_the_table(void **state)
+static void test_a_replica_that_is_away_is_waited_for_by_nobody(void **state)
 {
     struct tr_target *t = NULL;
     struct tr_writer *w = NULL;
@@ -303,6 +305,14 @@ static void test_what_is_completed_does_not_wait_for_the_replica_that_has_the_ta
     assert_int_equal(w->ops->complete(w, &b, soon(), &err), TR_STALE);
     assert_int_equal(sink->ops->bind(sink, schema, TR_TARGET_MIRROR, 7, soon(), &t, &err), TR_OK);
     assert_int_equal(w->ops->complete(w, &b, soon(), &err), TR_OK);
+    uint32_t asked = servers[1].asked;
+    assert_int_equal(w->ops->write(w, sink->endpoints[1], &b, soon(), &err), TR_RETRY);
+    assert_non_null(strstr(err.msg, "is passed over until it does"));
+    assert_int_equal(servers[1].asked, asked);
+    servers[0].dead = true;
+    probe(TR_RETRY);
+    w->ops->write(w, sink->endpoints[1], &b, soon(), &err);
+    assert_int_equal(servers[1].asked, asked + 2); /* by the probe and, now that nobody is there, by the writer */
     w->ops->free(w);
 }
 
@@ -310,6 +320,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_swap_waits_for_all_before_it_begins), cmocka_unit_test(test_a_swap_that_began_is_through_before_anything_else),
                                        cmocka_unit_test(test_no_build_begins_before_the_old_mirror_is_disowned_everywhere), cmocka_unit_test(test_an_exchange_that_comes_twice),
-                                       cmocka_unit_test(test_what_is_completed_does_not_wait_for_the_replica_that_has_the_table)};
+                                       cmocka_unit_test(test_a_replica_that_is_away_is_waited_for_by_nobody)};
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -865,8 +865,10 @@ static void test_a_swap_that_is_put_off(void **state)
     KIT_UNTIL(tr_mem_committed(k.src, 0) == 2);
     kit_stop(&k);
     assert_int_equal(stats(&k).swaps, 1);
+    tr_mutex_lock(&k.p->sinks[0].lock);
     TR_LIST_EACH (n, &k.p->sinks[0].targets)
         left++;
+    tr_mutex_unlock(&k.p->sinks[0].lock);
     assert_int_equal(left, 1); /* the bind */
     kit_end(&k);
 }

@@ -360,11 +360,27 @@ static int write_parts(struct ch_writer *w, struct tr_endpoint *ep, const struct
     return rc;
 }
 
+/* A server that is silent would have the batch wait to its deadline each time that its breaker lets one through. */
+static int pass_over(const struct ch_writer *w, const struct tr_endpoint *ep, struct tr_err *err)
+{
+    for (uint32_t i = 0; atomic_load(&ep->away) && i < w->sink->sql.sink.shard_endpoints[w->shard]; i++)
+        if (!atomic_load(&replica(w, i)->away)) {
+            int rc = tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: %s did not answer, and is passed over until it does", w->sink->sql.what, ep->url);
+            if (err)
+                err->blame = TR_BLAME_ENDPOINT;
+            return rc;
+        }
+    return TR_OK;
+}
+
 static int write_batch(struct tr_writer *tw, struct tr_endpoint *ep, const struct tr_sealed *b, int64_t deadline_ns, struct tr_err *err)
 {
     struct ch_writer *w = of(tw);
     atomic_store(&w->interrupted, false);
-    int rc = check_lease(w, ep, deadline_ns, err);
+    int rc = pass_over(w, ep, err);
+    if (rc < 0)
+        return rc;
+    rc = check_lease(w, ep, deadline_ns, err);
     if (rc == TR_STALE || rc == TR_REJECT) { /* its table is gone, or no such: nothing of the rows' table */
         atomic_store(&ep->known, false);
         rc = TR_RETRY;
