@@ -30,7 +30,7 @@ struct tr_span {
     int64_t first, last;
 };
 
-/* One table at one schema version. token: XXH3-128 in hex over sink, table, schema version, spans and bytes, for a sink with TR_CAP_TOKEN; else "". */
+/* One table at one schema version. token: XXH3-128 in hex over sink, table, schema version, spans, bytes and its number among the batches that end at one position, for a sink with TR_CAP_TOKEN; else "". */
 struct tr_part {
     const struct tr_target *target;
     const struct tr_chunk *v;

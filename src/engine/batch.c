@@ -158,6 +158,16 @@ static int build(struct tr_ebatch *b)
     return rc;
 }
 
+static uint32_t count_end(struct tr_shard *s, const struct tr_ebatch *b)
+{
+    const struct tr_msg *m = msg_of(tr_list_last(&b->items));
+    struct tr_span end = m->n_spans ? m->spans[m->n_spans - 1] : (struct tr_span){0};
+    bool same = m->n_spans && s->end.lane == end.lane && s->end.epoch == end.epoch && s->end.last == end.last;
+    s->same_end = same ? s->same_end + 1 : 0;
+    s->end = end;
+    return s->same_end;
+}
+
 int tr_ebatch_new(struct tr_shard *s, struct tr_list *items, bool tx_end, struct tr_ebatch **ret)
 {
     struct tr_ebatch *b = tr_calloc(1, sizeof *b);
@@ -174,6 +184,7 @@ int tr_ebatch_new(struct tr_shard *s, struct tr_list *items, bool tx_end, struct
         tr_free(b);
         return TR_NOMEM;
     }
+    b->nth = count_end(s, b);
     *ret = b;
     return TR_OK;
 }
@@ -205,7 +216,7 @@ void tr_ebatch_tokens(struct tr_ebatch *b, const char *sink)
         tr_hasher_init(&h);
         tr_hasher_add(&h, sink, strlen(sink) + 1);
         tr_hasher_add_u64(&h, (uint64_t)p->target->table_id << 32 | p->target->schema_version);
-        tr_hasher_add_u64(&h, (uint64_t)p->target->variant);
+        tr_hasher_add_u64(&h, (uint64_t)p->target->variant | (uint64_t)b->nth << 8);
         TR_LIST_EACH (n, &b->items) {
             struct tr_msg *m = msg_of(n);
             for (uint32_t k = 0; m->part == i && k < m->n_spans; k++) {

@@ -94,6 +94,7 @@ struct tr_ebatch {
     int bind_rc;           /* the target thread's answer to a rebind */
     uint32_t stales;       /* times in a row that its targets were bound again */
     uint32_t bind_part;
+    uint32_t nth;          /* of the batches that end within the rows of one payload; part of its tokens: they may be alike to the last byte */
     struct tr_list node;   /* rebind queue */
     struct tr_shard *shard;
     struct tr_err err;     /* why it was last refused or failed */
@@ -193,6 +194,8 @@ struct tr_shard {
     struct tr_prng prng;
     struct tr_trouble trouble;
     uint64_t retries_seen, splits_seen;
+    struct tr_span end;             /* where the last batch ended, and how many in a row have ended there */
+    uint32_t same_end;
     bool eof;
     bool broken;                  /* something was lost on its way: no batch is sealed any more */
     _Atomic bool quiet;           /* a flush would be written at once */

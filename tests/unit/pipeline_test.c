@@ -455,6 +455,56 @@ static void test_a_sink_that_is_away(void **state)
     tr_schema_unref(t);
 }
 
+/* ---- many equal rows of one payload ---- */
+
+TR_EMITTER(copies, struct word);
+
+static inline int repeat(struct counts *c, const struct tr_payload *p, struct copies_emitter *out, struct tr_err *err)
+{
+    int rc = TR_OK;
+    (void)err;
+    for (int i = 0; i < 40 && rc >= 0; i++, c->words++)
+        rc = copies_emit(out, &(struct word){p->value});
+    return rc;
+}
+
+TR_CHAIN(equal, struct counts, TR_DECODE(repeat, copies), TR_TO(TR_ROWS(row)));
+
+static int equal_chain(void *arg, const struct tr_chain_def *def, uint32_t thread, const struct tr_chain_ops **ret_ops, void **ret_chain, struct tr_err *err)
+{
+    (void)thread;
+    return equal_new(def, arg, ret_ops, ret_chain, err);
+}
+
+/* They fill batches of the same bytes at the same position, which are not the same batch: a sink that drops what comes again keeps each. */
+static void test_equal_batches_of_one_payload(void **state)
+{
+    (void)state;
+    static char text[3001];
+    const char *lines_of_it[] = {text, text};
+    const struct tr_mem_sink_def def = {.caps = TR_CAP_MULTI | TR_CAP_MONOTONIC | TR_CAP_TOKEN};
+    struct counts counts = {0};
+    struct tr_err err = {0};
+    struct tr_schema *t = table("words");
+    struct tr_mem_sink *sink = NULL;
+    struct tr_running *r = NULL;
+    struct tr_source *source;
+    struct tr_pipeline *p = pipeline(QUIET "sinks: [{name: kept, batch_rows: 2, chunk_size: 4KiB}]\n");
+    memset(text, 'x', 3000);
+    source = tr_mem_source_spi(lines(lines_of_it, 2, true));
+    assert_int_equal(tr_mem_sink_new(&def, &sink), TR_OK);
+    assert_int_equal(tr_pipeline_sink(p, &(struct tr_output){.name = "kept", .sink = tr_mem_sink_spi(sink), .table = t, .variant = TR_TARGET_APPEND}, &err), TR_OK);
+    assert_int_equal(tr_pipeline_start(&p, &source, equal_chain, &counts, &r, &err), TR_OK);
+    assert_true(tr_running_join(r, tr_now_ns() + 30 * TR_NS_PER_S));
+    struct tr_mem_sink_stats st;
+    tr_mem_sink_stats(sink, &st);
+    assert_true(st.batches > 10);
+    assert_int_equal(st.duplicates, 0);
+    assert_int_equal(st.rows, 80);
+    tr_running_free(r);
+    tr_schema_unref(t);
+}
+
 /* ---- how it ends ---- */
 
 static void test_failure_is_told(void **state)
@@ -521,6 +571,7 @@ int main(void)
         cmocka_unit_test(test_types_of_another_version),
         cmocka_unit_test(test_a_table_that_does_not_fit),
         cmocka_unit_test(test_a_sink_that_is_away),
+        cmocka_unit_test(test_equal_batches_of_one_payload),
         cmocka_unit_test(test_failure_is_told),
         cmocka_unit_test(test_sigterm_drains),
     };
