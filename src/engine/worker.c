@@ -150,6 +150,7 @@ static bool lane_poll(struct tr_worker *w, struct tr_lane_rt *l)
     l->cur = (struct tr_payloads){.upto = INT64_MIN};
     int rc = l->lane->ops->poll(l->lane, w->p->def.tuning.poll_max, &l->cur, &err);
     l->tended_ns = w->now_ns;
+    bool answered = rc >= 0;
     rc = lane_check(l, rc, &err);
     if (rc >= 0) {
         lane_well(w, l);
@@ -157,7 +158,7 @@ static bool lane_poll(struct tr_worker *w, struct tr_lane_rt *l)
         return true;
     }
     if (rc == TR_AGAIN || rc == TR_NOT_READY) {
-        if (l->proving_ns)
+        if (answered || l->proving_ns) /* it is back, and nothing has happened since */
             lane_well(w, l);
         return false;
     }

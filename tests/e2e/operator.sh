@@ -69,10 +69,10 @@ tr_equal "alarms" "0 0" "$(metric 'tailrace_alarms{kind="table"}') $(metric 'tai
 says 'is not mirrored: it has no replica identity.*changelog: .*public.loose' tailrace.log
 tr_equal "modes of mirror and control store" "600 640" "$(stat -c %a mirror.db state/control.db | xargs)"
 get /metrics >metrics
-for m in $(grep -o '^| `tailrace_[a-z_]*' "$TR_SOURCE_ROOT/docs/metrics.md" | tr -d '|` '); do
+for m in $(grep -o '^| `tailrace_[a-z_]*' "$TR_SOURCE_ROOT/docs/metrics.md" | grep -v tailrace_stage_ | tr -d '|` '); do
     says "^# TYPE $m " metrics
 done
-sed -n '/^```yaml/,/^```/p' "$TR_SOURCE_ROOT/docs/operations.md" | sed '/^```/d' >rules.yaml
+sed -n '/^```yaml/,/^```$/{p;/^```$/q}' "$TR_SOURCE_ROOT/docs/operations.md" | sed '/^```/d' >rules.yaml
 promtool check rules rules.yaml >out || { cat out >&2; tr_fail "the alert rules of docs/operations.md"; }
 for m in $(grep -o 'tailrace_[a-z_]*' rules.yaml | sort -u); do
     says "^# TYPE $m " metrics
