@@ -39,7 +39,9 @@ static char *ask(const char *where, const char *sql)
         fail_msg("%s: %s%.*s", sql, err.msg, (int)out.n, out.n ? (const char *)out.p : "");
     while (out.n && out.p[out.n - 1] == '\n')
         out.n--;
-    char *answer = strndup(out.n ? (const char *)out.p : "", out.n);
+    char *answer = malloc(out.n + 1);
+    assert_non_null(answer);
+    snprintf(answer, out.n + 1, "%.*s", (int)out.n, out.n ? (const char *)out.p : "");
     tr_buf_done(&out);
     tr_httpc_free(h);
     return answer;
