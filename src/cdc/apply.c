@@ -311,14 +311,14 @@ int tr_apply_open(const struct tr_apply_config *cfg, struct tr_apply_run **ret, 
     if (rc >= 0) {
         struct tr_runtime_sink sink = {.name = cfg->name, .sink = cfg->sink, .tuning = cfg->tuning};
         struct tr_runtime_def def = {.name = cfg->name,
-                                      .tuning = cfg->pipeline,
-                                      .source = &ap->source,
-                                      .sinks = &sink,
-                                      .n_sinks = 1,
-                                      .chain_new = chain_new,
-                                      .on_reject = on_reject,
-                                      .arg = ap,
-                                      .metrics = cfg->metrics};
+                                     .tuning = cfg->pipeline,
+                                     .source = &ap->source,
+                                     .sinks = &sink,
+                                     .n_sinks = 1,
+                                     .chain_new = chain_new,
+                                     .on_reject = on_reject,
+                                     .arg = ap,
+                                     .metrics = cfg->metrics};
         def.tuning.threads = 1;
         def.tuning.commit_eagerly = true; /* lag is measured on it; the control store is written every commit interval only */
         char warning[512] = "";

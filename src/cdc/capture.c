@@ -236,13 +236,13 @@ static int open_run(struct tr_capture_run *r, struct tr_err *err)
         return rc;
     struct tr_runtime_sink sink = {.name = "changelog", .sink = r->sink, .tuning = r->cfg.sink};
     struct tr_runtime_def def = {.name = "capture",
-                                  .tuning = r->cfg.pipeline,
-                                  .source = r->source,
-                                  .sinks = &sink,
-                                  .n_sinks = 1,
-                                  .chain_new = chain_new,
-                                  .arg = r,
-                                  .metrics = r->cfg.metrics};
+                                 .tuning = r->cfg.pipeline,
+                                 .source = r->source,
+                                 .sinks = &sink,
+                                 .n_sinks = 1,
+                                 .chain_new = chain_new,
+                                 .arg = r,
+                                 .metrics = r->cfg.metrics};
     def.tuning.threads = 1;
     def.tuning.commit_eagerly = true;
     char warning[512] = "";

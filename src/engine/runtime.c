@@ -35,14 +35,14 @@ void tr_sink_tuning_default(struct tr_sink_tuning *t)
 void tr_runtime_tuning_default(struct tr_runtime_tuning *t)
 {
     *t = (struct tr_runtime_tuning){.threads = 1,
-                                     .poll_max = 1024,
-                                     .max_inflight_bytes = UINT64_C(256) << 20,
-                                     .high_ratio = 0.8,
-                                     .low_ratio = 0.5,
-                                     .min_pause_ns = 10 * TR_NS_PER_MS,
-                                     .commit_interval_ns = 5 * TR_NS_PER_S,
-                                     .stalled_fail_after_ns = 120 * TR_NS_PER_S,
-                                     .drain_timeout_ns = 25 * TR_NS_PER_S};
+                                    .poll_max = 1024,
+                                    .max_inflight_bytes = UINT64_C(256) << 20,
+                                    .high_ratio = 0.8,
+                                    .low_ratio = 0.5,
+                                    .min_pause_ns = 10 * TR_NS_PER_MS,
+                                    .commit_interval_ns = 5 * TR_NS_PER_S,
+                                    .stalled_fail_after_ns = 120 * TR_NS_PER_S,
+                                    .drain_timeout_ns = 25 * TR_NS_PER_S};
 }
 
 /* ---- troubles and failure -------------------------------------------------------------------------------------------- */

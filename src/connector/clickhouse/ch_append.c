@@ -24,13 +24,9 @@ static int no_memory(const struct ch_sink *s, struct tr_err *err)
 
 /* ---- what is there ---- */
 
-static int ask(struct ch_sink *s, const char *before, const char *name, const char *name_is, const char *after, int64_t deadline_ns, struct tr_buf *ret, struct tr_err *err)
+static int ask(struct ch_sink *s, const char *select, const char *name_is, const char *name, int64_t deadline_ns, struct tr_buf *ret, struct tr_err *err)
 {
-    struct tr_buf q = {0};
-    bool ok = tr_buf_append_str(&q, before) >= 0 && tr_ch_literal(tr_slice_str(s->sql.ns), &q) >= 0 && tr_buf_append_str(&q, name_is) >= 0 && tr_ch_literal(tr_slice_str(name), &q) >= 0 &&
-              tr_buf_append_str(&q, after) >= 0 && tr_buf_cstr(&q);
-    int rc = ok ? tr_ch_say(s, tr_buf_cstr(&q), "", true, deadline_ns, ret, err) : no_memory(s, err);
-    tr_buf_done(&q);
+    int rc = tr_ch_question(s, select, "database", s->sql.ns, name_is, name, "RowBinary", deadline_ns, ret, err);
     return rc == TR_STALE || rc == TR_REJECT ? TR_RETRY : rc; /* a question says nothing of the table */
 }
 
@@ -60,9 +56,9 @@ static int check_engine(struct ch_sink *s, const struct tr_schema *schema, int64
     static const char setting[] = "non_replicated_deduplication_window";
     struct tr_buf a = {0}, text = {0};
     bool today = s->sql.dialect & TR_CLICKHOUSE_TODAY;
-    int rc = ask(s, today ? "SELECT engine, engine_full, ifNull((SELECT any(value) FROM system.merge_tree_settings WHERE name = 'non_replicated_deduplication_window'), '0') FROM system.tables WHERE database = "
-                          : "SELECT engine, '', '0' FROM system.tables WHERE database = ",
-                 schema->name, " AND name = ", " FORMAT RowBinary", deadline_ns, &a, err);
+    int rc = ask(s, today ? "SELECT engine, engine_full, ifNull((SELECT any(value) FROM system.merge_tree_settings WHERE name = 'non_replicated_deduplication_window'), '0') FROM system.tables"
+                          : "SELECT engine, '', '0' FROM system.tables",
+                 "name", schema->name, deadline_ns, &a, err);
     struct tr_cur c = tr_cur_of(tr_buf_slice(&a));
     if (rc >= 0 && !a.n)
         rc = no_table(s, schema, err);
@@ -174,7 +170,7 @@ static int columns(struct ch_sink *s, struct ch_table *t, int64_t deadline_ns, s
     struct tr_buf a = {0};
     struct differences d = {0};
     bool *seen = tr_arena_calloc(&t->arena, sc->n_columns + 1, sizeof *seen);
-    int rc = seen ? ask(s, "SELECT name, type, default_kind FROM system.columns WHERE database = ", sc->name, " AND table = ", " FORMAT RowBinary", deadline_ns, &a, err) : no_memory(s, err);
+    int rc = seen ? ask(s, "SELECT name, type, default_kind FROM system.columns", "table", sc->name, deadline_ns, &a, err) : no_memory(s, err);
     struct tr_cur c = tr_cur_of(tr_buf_slice(&a));
     while (rc >= 0 && !tr_cur_done(&c)) {
         struct tr_slice name = tr_cur_bytes(&c, tr_cur_varint(&c)), type = tr_cur_bytes(&c, tr_cur_varint(&c)), kind = tr_cur_bytes(&c, tr_cur_varint(&c));

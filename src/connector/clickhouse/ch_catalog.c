@@ -19,18 +19,10 @@ static int no_memory(const struct ch_sink *s, const char *name, struct tr_err *e
     return tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: no memory to describe table %s", s->sql.what, name);
 }
 
-/* sql with the two names as literals behind it, one question. */
 static int look(struct ch_sink *s, const char *select, const char *ns_is, const char *ns, const char *name_is, const char *name, int64_t deadline_ns, struct tr_buf *out, struct tr_err *err)
 {
-    struct tr_buf q = {0};
-    bool ok = tr_buf_printf(&q, "%s WHERE %s = ", select, ns_is) >= 0 && tr_ch_literal(tr_slice_str(ns), &q) >= 0;
-    if (ok && name_is)
-        ok = tr_buf_printf(&q, " AND %s = ", name_is) >= 0 && tr_ch_literal(tr_slice_str(name), &q) >= 0;
-    ok = ok && tr_buf_append_str(&q, " FORMAT RowBinary") >= 0;
     tr_buf_clear(out);
-    int rc = ok && tr_buf_cstr(&q) ? tr_ch_say(s, tr_buf_cstr(&q), "", true, deadline_ns, out, err) : no_memory(s, ns, err);
-    tr_buf_done(&q);
-    return rc;
+    return tr_ch_question(s, select, ns_is, ns, name_is, name, "RowBinary", deadline_ns, out, err);
 }
 
 static bool string(struct tr_cur *c, struct tr_buf *to)

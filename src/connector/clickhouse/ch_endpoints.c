@@ -284,11 +284,7 @@ static int carry_on(struct ch_sink *s, const struct job *j, uint64_t id, int64_t
 /* uuid and engine of a table of ours at the server we are at, "" where there is no such table. */
 static int ask_table(struct ch_sink *s, const char *name, int64_t deadline_ns, struct tr_buf *ret, struct tr_err *err)
 {
-    struct tr_buf q = {0};
-    bool ok = tr_buf_append_str(&q, "SELECT concat(toString(uuid), ' ', engine) FROM system.tables WHERE database = ") >= 0 && tr_ch_literal(tr_slice_str(s->sql.meta_ns), &q) >= 0 &&
-              tr_buf_append_str(&q, " AND name = ") >= 0 && tr_ch_literal(tr_slice_str(name), &q) >= 0 && tr_buf_append_str(&q, " FORMAT TSVRaw") >= 0 && tr_buf_cstr(&q);
-    int rc = ok ? tr_ch_say(s, tr_buf_cstr(&q), "", true, deadline_ns, ret, err) : no_memory(s, err);
-    tr_buf_done(&q);
+    int rc = tr_ch_question(s, "SELECT concat(toString(uuid), ' ', engine) FROM system.tables", "database", s->sql.meta_ns, "name", name, "TSVRaw", deadline_ns, ret, err);
     return rc >= 0 && !tr_buf_cstr(ret) ? no_memory(s, err) : rc;
 }
 

@@ -11,6 +11,7 @@
 #include "alloc.h"
 #include "ch_sink.h"
 #include "check.h"
+#include "ddl_clickhouse.h"
 
 enum { IDLE_MAX_S = 2 /* the server closes after 3 */ };
 
@@ -167,4 +168,17 @@ int tr_ch_say(struct ch_sink *s, const char *sql, const char *params, bool data,
     struct ch_query q = {.params = params, .body = &body, .n_body = 1, .content_type = "text/plain", .data = data, .answer_max = 64 << 20};
     int rc = s->http ? TR_OK : tr_ch_session(s, &s->http, err);
     return rc >= 0 ? tr_ch_ask(s, s->http, &s->endpoints[s->at], &q, deadline_ns, out, err) : rc;
+}
+
+int tr_ch_question(struct ch_sink *s, const char *select, const char *ns_is, const char *ns, const char *name_is, const char *name, const char *format, int64_t deadline_ns, struct tr_buf *out,
+                   struct tr_err *err)
+{
+    struct tr_buf q = {0};
+    bool ok = tr_buf_printf(&q, "%s WHERE %s = ", select, ns_is) >= 0 && tr_ch_literal(tr_slice_str(ns), &q) >= 0;
+    if (ok && name_is)
+        ok = tr_buf_printf(&q, " AND %s = ", name_is) >= 0 && tr_ch_literal(tr_slice_str(name), &q) >= 0;
+    ok = ok && tr_buf_printf(&q, " FORMAT %s", format) >= 0 && tr_buf_cstr(&q);
+    int rc = ok ? tr_ch_say(s, tr_buf_cstr(&q), "", true, deadline_ns, out, err) : tr_err_set(err, TR_RETRY, TR_DOM_SINK, "%s: no memory to ask for table %s", s->sql.what, name ? name : ns);
+    tr_buf_done(&q);
+    return rc;
 }

@@ -94,6 +94,9 @@ int tr_ch_session(const struct ch_sink *s, struct tr_httpc **ret, struct tr_err 
 int tr_ch_ask(const struct ch_sink *s, struct tr_httpc *h, const struct tr_endpoint *ep, const struct ch_query *q, int64_t deadline_ns, struct tr_buf *out, struct tr_err *err);
 /* The target thread's: one statement, at the endpoint it is at. */
 int tr_ch_say(struct ch_sink *s, const char *sql, const char *params, bool data, int64_t deadline_ns, struct tr_buf *out, struct tr_err *err);
+/* The same: SELECT … FROM a system table, of one namespace and, unless name_is is NULL, one table of it; what each column of it is called. */
+int tr_ch_question(struct ch_sink *s, const char *select, const char *ns_is, const char *ns, const char *name_is, const char *name, const char *format, int64_t deadline_ns, struct tr_buf *out,
+                   struct tr_err *err);
 int tr_ch_url_escape(struct tr_slice text, struct tr_buf *out); /* NOMEM */
 /* Pure. */
 int tr_ch_judge(const char *what, const struct ch_answer *a, struct tr_err *err);
