@@ -57,14 +57,7 @@ tt_sql "alter table t add extra text default 'it''s \\ here'" 'alter table t add
 tt_equal public.t
 
 tr_step 'a new snapshot, with readers'
-for i in 1 2; do
-    "$TAILRACE" table resnapshot public.t -c "$TT_YAML"
-    before=$(tt_frames SNAPSHOT_END public.t)
-    tr_wait_until 30 '[ "$(tt_frames SNAPSHOT_END public.t)" -gt '"$before"' ]' || tr_fail 'no new snapshot'
-    tt_sql "update t set n = n + $i where id % 3 = 0"
-    tt_live public.t
-    tt_equal public.t
-done
+tt_resnapshots t
 tr_equal 'nothing is left of the builds' '' "$(tr_ch ch "select name from system.tables where database = 'shop' and name like '%\\_\\_tr\\_%'")"
 
 tr_step 'kill -9: tailrace ten times, ClickHouse twice, under load'

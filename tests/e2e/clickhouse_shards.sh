@@ -55,14 +55,7 @@ tr_equal 'TRUNCATE in the history' 1 "$(tt_ch "select count() from shop.o_change
 apart t big whole o
 
 tr_step 'new snapshots, a new column'
-for i in 1 2; do
-    "$TAILRACE" table resnapshot public.t -c "$TT_YAML"
-    before=$(tt_frames SNAPSHOT_END public.t)
-    tr_wait_until 30 '[ "$(tt_frames SNAPSHOT_END public.t)" -gt '"$before"' ]' || tr_fail 'no new snapshot'
-    tt_sql "update t set n = n + $i where id % 3 = 0"
-    tt_live public.t
-    tt_equal public.t
-done
+tt_resnapshots t
 tt_sql "alter table t add extra text default 'e'" "update t set extra = 'x' where id % 4 = 0"
 tt_equal public.t
 tr_equal 'nothing is left of the builds' '' "$(tt_ch "select name from system.tables where database = 'shop' and name like '%\\_\\_tr\\_%'")"

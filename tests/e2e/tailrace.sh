@@ -275,3 +275,16 @@ tt_close() {
 tt_hangs() {
     tr_wait_until 20 "[ \"\$(tr_psql src -c \"select count(*) > 0 from pg_stat_activity where wait_event = '$1'\")\" = t ]" || tr_fail "nothing hangs in $1"
 }
+
+# tt_resnapshots TABLE: two new snapshots of public.TABLE (columns id, n), one after the other, each with an update before it is live.
+tt_resnapshots() {
+    local i before
+    for i in 1 2; do
+        "$TAILRACE" table resnapshot "public.$1" -c "$TT_YAML"
+        before=$(tt_frames SNAPSHOT_END "public.$1")
+        tr_wait_until 30 "[ \"\$(tt_frames SNAPSHOT_END public.$1)\" -gt $before ]" || tr_fail 'no new snapshot'
+        tt_sql "update $1 set n = n + $i where id % 3 = 0"
+        tt_live "public.$1"
+        tt_equal "public.$1"
+    done
+}
